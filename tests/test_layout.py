@@ -49,7 +49,7 @@ def test_top_level():
     assert ".ci/run" in paths
 
 
-def test_layers():
+def test_import_contracts_hold():
     code = (
         "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
     )

@@ -102,6 +102,13 @@ class Layout:
     def devices(self) -> tuple[int, ...]:
         return tuple(sorted(device for device, _ in self.pieces))
 
+    def groups(self, size: int) -> frozenset[int]:
+        """The numbers of the groups of ``size`` consecutive devices that hold pieces."""
+        first, last = self.devices[0] // size, self.devices[-1] // size
+        if first == last:
+            return frozenset((first,))
+        return frozenset(device // size for device in self.devices)
+
     @cached_property
     def regions(self) -> Mapping[int, Region]:
         """The global indices of each device's piece, halo included."""

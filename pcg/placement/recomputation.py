@@ -151,7 +151,7 @@ def _is_sliced(step: Step) -> bool:
 
 
 def _stages(layouts: Collection[Layout], stage: int) -> set[int]:
-    return {device // stage for layout in layouts for device in layout.devices}
+    return set[int]().union(*(layout.groups(stage) for layout in layouts))
 
 
 def _steps_before(tensors: SavedTensors, named: set[int]) -> dict[int, list[int]]:
@@ -209,7 +209,8 @@ def _end_of_run(steps: Sequence[Step], number: int, chunks: Mapping[int, int]) -
             continue
         if isinstance(step, Reshard) or _is_sliced(step) != sliced:
             break
-        if set(step.view.devices) != devices or chunks.get(later) != chunks.get(number):
+        elsewhere = step.view != first.view and set(step.view.devices) != devices
+        if elsewhere or chunks.get(later) != chunks.get(number):
             break
         number = later
     return number

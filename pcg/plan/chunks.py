@@ -86,10 +86,10 @@ def chunks_of(schedule: Schedule, stages: int, size: int, interleave: int) -> Ch
     slots: dict[Slot, int] = {}
 
     def stage_of(slot: Slot) -> int:
-        stages_of_slot = {device // size for device in slot.layout.devices}
-        if len(stages_of_slot) > 1:
+        stage, *others = slot.layout.groups(size)
+        if others:
             raise ChunksError(f"{slot.value.node.name} lies on devices of several stages")
-        return stages_of_slot.pop()
+        return stage
 
     def after(stage: int, least: int, slot: Slot) -> int:
         number = least + (stage - least) % stages

@@ -18,6 +18,7 @@ from pcg.errors import InputError
 from pcg.files import read_json, write_text_atomic
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
+from pcg.memo import Answers
 from pcg.placement.view import MachineView
 from pcg.plan.check import Placement, check_graph, check_placement
 from pcg.plan.derivation import Application, AppliedRule
@@ -76,11 +77,9 @@ def machine_record(machine: Machine) -> MachineFile:
 def save_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan file, whole or not at all."""
     names = node_names(plan.graph)
-    views = {
-        names[node][0]: ViewFile(start=v.start, shape=v.shape, strides=v.strides)
-        for node in plan.graph.nodes
-        if (v := plan.views.get(node)) is not None
-    }
+    written = Answers(_view_file)
+    viewed = ((node, plan.views[node]) for node in plan.graph.nodes if node in plan.views)
+    views = {names[node][0]: written[view] for node, view in viewed}
     rules = {step.rule: _rule_file(step.applied) for step in plan.derivation}
     steps = tuple(
         StepFile(rule=s.rule, at=s.at, inputs=s.inputs, symbols=dict(s.symbols))
@@ -108,13 +107,18 @@ def save_plan(plan: Plan, path: str | Path) -> None:
         statistics=plan.statistics or None,
         norm_groups=plan.norm_groups if plan.norm_groups > 1 else None,
     )
-    write_plan(content.model_copy(update={"hashes": part_hashes(content)}), path)
+    dumped = content.model_dump(mode="json")
+    _write({**dumped, "hashes": _hashes(dumped)}, path)
 
 
 def write_plan(content: PlanFile, path: str | Path) -> None:
     """Write the content of a plan file as it is, with a line for each line of a graph, view, rule
     and step."""
-    write_text_atomic(path, _expanded(content.model_dump(mode="json"), EXPANDED) + "\n")
+    _write(content.model_dump(mode="json"), path)
+
+
+def _write(dumped: Mapping[str, Any], path: str | Path) -> None:
+    write_text_atomic(path, _expanded(dumped, EXPANDED) + "\n")
 
 
 EXPANDED = 3
@@ -137,8 +141,12 @@ def _expanded(value: Any, levels: int, indent: str = "") -> str:
 
 def part_hashes(content: PlanFile) -> dict[str, str]:
     """Return a hash of each part of a plan file except ``hashes``, by the part's path."""
-    dumped = content.model_dump(mode="json", exclude={"hashes"})
-    parts = {k: part for k, part in dumped.items() if k != "decisions" and part is not None}
+    return _hashes(content.model_dump(mode="json", exclude={"hashes"}))
+
+
+def _hashes(dumped: Mapping[str, Any]) -> dict[str, str]:
+    apart = ("decisions", "hashes")
+    parts = {k: part for k, part in dumped.items() if k not in apart and part is not None}
     parts |= {f"decisions.{name}": part for name, part in dumped["decisions"].items()}
     return {
         name: sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:16]
@@ -155,6 +163,10 @@ def altered_parts(content: PlanFile) -> tuple[str, ...]:
         for part in sorted(hashes.keys() | content.hashes.keys())
         if hashes.get(part) != content.hashes.get(part)
     )
+
+
+def _view_file(view: MachineView) -> ViewFile:
+    return ViewFile(start=view.start, shape=view.shape, strides=view.strides)
 
 
 def _rule_file(applied: AppliedRule) -> StepRule:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from itertools import count
 from math import isfinite
 
@@ -56,16 +57,18 @@ def print_graph(graph: Graph) -> str:
     return "\n".join([*lines, f"return {returned}"]) + "\n"
 
 
-def node_names(graph: Graph) -> dict[Node, tuple[str, ...]]:
+@lru_cache(maxsize=8)
+def node_names(graph: Graph) -> Mapping[Node, tuple[str, ...]]:
     """Return the names under which a graph is printed, by node and output."""
     taken = {node.leaf.name for node in graph.leaves}
     fresh = (name for i in count() if (name := f"t{i}") not in taken)
-    return {
-        node: (node.leaf.name,)
-        if node.is_leaf
-        else tuple(next(fresh) for _ in node.operator_call.operator.outputs)
-        for node in graph.nodes
-    }
+    names: dict[Node, tuple[str, ...]] = {}
+    for node in graph.nodes:
+        if isinstance(node.call, Leaf):
+            names[node] = (node.call.name,)
+        else:
+            names[node] = tuple([next(fresh) for _ in node.call.operator.outputs])
+    return names
 
 
 def _reference(value: Value, names: Mapping[Node, tuple[str, ...]]) -> str:

@@ -48,9 +48,19 @@ class BoundedSimulation:
 
     def seconds(self, issued: Sequence[Task], limit: float) -> float | None:
         """Seconds of a step; None if it takes ``limit`` seconds or longer."""
-        after = [self._certain_dependencies(task, issued) for task in issued]
-        if max(longest_paths(issued, after), default=0.0) >= limit:
-            return None
+        after: list[tuple[int, ...]] = []
+        ends: list[float] = []
+        for task in issued:
+            before = self._certain_dependencies(task, issued)
+            start = 0.0
+            for number in before:
+                if ends[number] > start:
+                    start = ends[number]
+            end = start + task.duration.shortest
+            if end >= limit:
+                return None
+            after.append(before)
+            ends.append(end)
         rest = _rest(issued, after)
         if self.devices <= self.few:
             return _few_devices(issued, rest, self.devices, limit)
@@ -63,13 +73,17 @@ class BoundedSimulation:
 
     def _certain_dependencies(self, task: Task, issued: Sequence[Task]) -> tuple[int, ...]:
         """The tasks for which every group of devices of a task waits."""
-        duration, devices = task.duration, self.devices
+        duration = task.duration
         for number in task.after:
-            other = issued[number].duration
-            if len(other.devices) != devices and other is not duration:
-                waits = self._waits
-                return tuple([n for n in task.after if waits[duration, issued[n].duration]])
+            if not self.waits(duration, issued[number].duration):
+                return tuple([n for n in task.after if self.waits(duration, issued[n].duration)])
         return task.after
+
+    def waits(self, duration: Duration, other: Duration) -> bool:
+        """Whether each group of a task (the first) has a device that takes part in the second."""
+        return (
+            other is duration or len(other.devices) == self.devices or self._waits[duration, other]
+        )
 
 
 def _few_devices(
@@ -105,16 +119,6 @@ def _wait(pair: tuple[Duration, Duration]) -> bool:
     """Whether each group of a task (the first) has a device that takes part in the second task."""
     duration, other = pair
     return not any(other.devices.isdisjoint(group) for group in duration.groups.tolist())
-
-
-def longest_paths(issued: Sequence[Task], after: Sequence[Sequence[int]]) -> list[float]:
-    """For each task, the seconds of the longest path of tasks that ends with it. ``after``: the
-    tasks that each waits for."""
-    ends: list[float] = []
-    for task, before in zip(issued, after, strict=True):
-        start = max([ends[number] for number in before]) if before else 0.0
-        ends.append(start + task.duration.shortest)
-    return ends
 
 
 def _first(start: Times) -> float:

@@ -57,6 +57,12 @@ class Applied:
         """The value that replaces each output of the match."""
         return dict(zip(self.match.outputs, self.made, strict=True))
 
+    @property
+    def matched(self) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+        """The values that match the outputs of the rule's left side, and its inputs."""
+        inputs = tuple(self.match.values[name] for name, _ in self.rule.inputs)
+        return tuple(self.match.outputs), inputs
+
 
 @dataclass(frozen=True)
 class Scribe:
@@ -72,20 +78,11 @@ class Scribe:
 
     def write(self, applied: Applied) -> None:
         """Note the application of a rule."""
-        rule, match = applied.rule, applied.match
         number = len(self.steps)
-        self.steps.append(
-            Application(
-                _applied(rule),
-                tuple(self.ids[value] for value in match.outputs),
-                tuple(self.ids[match.values[name]] for name, _ in rule.inputs),
-                tuple(sorted({**_numbers(match), **applied.free}.items())),
-            )
-        )
-        nodes = _instances(rule, applied.made)
-        for operator, node in enumerate(nodes[pattern] for pattern in rule.created):
-            for value in node.outputs:
-                self.ids[value] = made_id(number, operator, value.port)
+        at, inputs = (tuple(self.ids[v] for v in values) for values in applied.matched)
+        self.steps.append(in_derivation(applied, at, inputs))
+        for value, operator in created(applied):
+            self.ids[value] = made_id(number, operator, value.port)
 
     def rename(self, same: Mapping[Value, Value]) -> None:
         """Note that values have changed because an operand, or an operand of that, was replaced."""
@@ -106,6 +103,22 @@ class Scribe:
     def derivation(self) -> Derivation:
         """The derivation that has been written."""
         return Derivation(tuple(self.steps), self.ids)
+
+
+def in_derivation(applied: Applied, at: tuple[str, ...], inputs: tuple[str, ...]) -> Application:
+    """An application of a rule as a step of a derivation. ``at`` and ``inputs``: the ids of the
+    values that it matches (``Application``)."""
+    symbols = {**_numbers(applied.match), **applied.free}
+    return Application(_applied(applied.rule), at, inputs, tuple(sorted(symbols.items())))
+
+
+def created(applied: Applied) -> Iterator[tuple[Value, int]]:
+    """The values that an application of a rule makes, each with the number of its operator among
+    those of the rule's right side."""
+    nodes = _instances(applied.rule, applied.made)
+    for number, pattern in enumerate(applied.rule.created):
+        for value in nodes[pattern].outputs:
+            yield value, number
 
 
 def _numbers(match: Match) -> dict[str, Symbol]:

@@ -78,6 +78,15 @@ class NoFasterPlan(NegativeAnswer):
         self.data_parallel_seconds = data_parallel_seconds
 
 
+class InterruptedWithPlan(KeyboardInterrupt):
+    """The user interrupted the search for a plan of another kind, after it had found one.
+    ``seconds``: of a step of that plan."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+
 @dataclass(frozen=True)
 class Planned:
     plan: Plan

@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 GRACE = 1.0
 """Seconds for which a search without a plan goes on after its deadline."""
-ENDING = 7e-4
+ENDING = 3.5e-4
 """Seconds, for each operator of the model, that it takes to write down the plan at the end.
-Measured with models of 179 to 2,064 operators."""
+Measured with models of 5,000 operators."""
 
 
 Level = Literal["split", "substitute", "map", "refine", "pipeline"]

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from pcg.placement.backward import Gradients, gradients
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot, Step
+from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
 from pcg.placement.transfer import Groups, transfer
 from pcg.plan.timeline import COMMUNICATE, COMPUTE
 from pcg.readings.kernels import uses_among
@@ -40,6 +40,10 @@ from search.cost.slices import one_slice
 FORWARD, BACKWARD, SYNC, UPDATE, RECOMPUTE = range(5)
 """The phases of a step. Recomputation is part of the backward pass."""
 PHASES = ("forward", "backward", "sync", "update", "recompute")
+
+
+SELDOM = 64
+"""The number of steps after which the issue of tasks looks at the clock again."""
 
 
 class ProgramStep(NamedTuple):
@@ -106,7 +110,8 @@ def program(
     steps that are recomputed before its backward pass."""
     passed = gradients(schedule)
     steps = schedule.steps
-    place = {at: i for i, at in enumerate(at for at, s in enumerate(steps) if not _is_load(s))}
+    timed = [at for at, step in enumerate(steps) if not isinstance(step, LeafAtHome)]
+    place = {at: i for i, at in enumerate(timed)}
     remade = {
         place[at]: tuple(place[i] for i in before) for at, before in (recomputed or {}).items()
     }
@@ -170,10 +175,6 @@ def linked(
         again = recomputed.get(at, ())
         steps.append(ProgramStep(forward, backward, reads, added, reshards, again, late))
     return with_weights(steps, [slot.layout for slot in homes], cost)
-
-
-def _is_load(step: Step) -> bool:
-    return isinstance(step, LeafAtHome)
 
 
 class TrainedWeights(NamedTuple):
@@ -261,7 +262,7 @@ class _Issue:
 
     def run(self) -> list[Task]:
         steps, weights, _ = self.given
-        self._made = [self._forward(i, step) for i, step in enumerate(steps)]
+        self._forward(steps)
         users: list[list[int]] = [[] for _ in steps]
         first = [len(steps)] * len(weights)
         for i, step in enumerate(steps):
@@ -278,8 +279,7 @@ class _Issue:
         """The last computation that was issued."""
         self._put_off: list[int] = []
         """The steps whose late part is left for the pass for weights."""
-        self._sent: int | None = None
-        """The last communication of the backward pass that was issued."""
+        self._sent: int | None = None  # the last communication of the backward pass
         self._remade: dict[int, int] = {}
         """The task of each recomputed step."""
         adding = Counter(weight for step in steps for weight in step.weights)
@@ -287,7 +287,8 @@ class _Issue:
         """The weights to whose gradients only one step adds."""
         self._again_done = {made for step in steps for made in step.recomputed}
         for i in range(len(steps) - 1, -1, -1):
-            check_time()
+            if i % SELDOM == 0:
+                check_time()
             if steps[i].backward is not NOTHING:
                 self._backward(i, users[i])
                 self._exchange_complete(i, first)
@@ -299,22 +300,21 @@ class _Issue:
             self._made.append(Task(weights[weight][1], COMPUTE, after, UPDATE, weight, False))
         return self._made
 
-    def _stream(self, step: ProgramStep) -> int:
-        apart = step.reshards and step.forward.groups.shape[1] > 1
-        return COMMUNICATE if apart and self.overlap else COMPUTE
-
-    def _forward(self, i: int, step: ProgramStep) -> Task:
-        return Task(step.forward, self._stream(step), step.reads, FORWARD, i, step.reshards)
+    def _forward(self, steps: Sequence[ProgramStep]) -> None:
+        apart = [step.reshards and step.forward.groups.shape[1] > 1 for step in steps]
+        self._streams = [COMMUNICATE if own and self.overlap else COMPUTE for own in apart]
+        self._made = [
+            Task(step.forward, stream, step.reads, FORWARD, i, step.reshards)
+            for i, (step, stream) in enumerate(zip(steps, self._streams, strict=True))
+        ]
 
     def _backward(self, i: int, users: Sequence[int]) -> None:
-        step, steps = self.given.steps[i], self.given.steps
-        remade = [self._again(other, steps[other]) for other in step.recomputed]
-        sources = [self._remade[own] for own in step.reads if own in self._remade]
-        needed = dict.fromkeys((*sources, *(n for n in remade if n is not None)))
-        after = (i, *needed, *(self._back[user] for user in users if user in self._back))
-        self._back[i] = len(self._made)
-        late, stream = self._late(i), self._stream(step)
-        first = step.backward if late is NOTHING else _without(step.backward, late)
+        step, back = self.given.steps[i], self._back
+        needed = self._recomputed(step) if step.recomputed or self._remade else ()
+        after = (i, *needed, *[back[user] for user in users if user in back])
+        back[i] = len(self._made)
+        late, stream = self._late(i), self._streams[i]
+        first = step.backward if late is NOTHING else without(step.backward, late)
         self._made.append(Task(first, stream, after, BACKWARD, i, step.reshards))
         if late is not NOTHING and self.has_weights_pass:
             self._put_off.append(i)
@@ -326,6 +326,14 @@ class _Issue:
             self._latest = len(self._made) - 1
         else:
             self._sent = len(self._made) - 1
+
+    def _recomputed(self, step: ProgramStep) -> tuple[int, ...]:
+        """Issue the recomputations before the backward pass of a step. Returns the tasks for which
+        it has to wait."""
+        steps = self.given.steps
+        remade = [self._again(other, steps[other]) for other in step.recomputed]
+        sources = [self._remade[own] for own in step.reads if own in self._remade]
+        return tuple(dict.fromkeys((*sources, *(n for n in remade if n is not None))))
 
     def _exchange_complete(self, i: int, first: Sequence[int]) -> None:
         """Exchange the gradients that a step completes: those of weights of which it is the
@@ -350,14 +358,16 @@ class _Issue:
     def _late(self, i: int) -> Duration:
         """The part of a step's backward pass that comes after the rest of it."""
         step = self.given.steps[i]
-        alone = len(step.weights) == 1 and self._alone.issuperset(step.weights)
+        if step.late is NOTHING or len(step.weights) != 1:
+            return NOTHING
+        alone = step.weights[0] in self._alone
         return step.late if alone and i not in self._again_done else NOTHING
 
     def _again(self, i: int, step: ProgramStep) -> int | None:
         """Issue the recomputation of a step. Returns the task for which the next tasks have to
         wait, or None."""
         number = len(self._made)
-        stream = self._stream(step)
+        stream = self._streams[i]
         after = [self._remade[own] for own in step.reads if own in self._remade]
         if step.reshards:
             # A communication is not repeated before the backward pass needs it, though its stream
@@ -385,6 +395,6 @@ class _Issue:
 
 
 @lru_cache(maxsize=65536)
-def _without(whole: Duration, part: Duration) -> Duration:
+def without(whole: Duration, part: Duration) -> Duration:
     """A duration minus a part of it, on the same devices."""
     return Duration(whole.groups, whole.seconds - part.seconds)

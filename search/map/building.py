@@ -42,6 +42,22 @@ class Builder:
     def placed(self, choice: Choice, templates: CutTemplates) -> PlacedGraph:
         """Return the graph that is cut as chosen, without its derivation. ``templates``: those of
         the operators that were cut before; new ones are added."""
+        return self._built(choice, templates, None)
+
+    def cut(
+        self,
+        choice: Choice,
+        before: Derivation | None = None,
+        templates: CutTemplates | None = None,
+    ) -> Cut:
+        """Return the graph that is cut as chosen, and its derivation. ``before``: the derivation of
+        the choice's graph, if that graph is not the model's own; ``templates``: as in
+        ``placed``."""
+        scribe = Scribe.after(before or Derivation.start(choice.graph))
+        placed = self._built(choice, templates or CutTemplates(), scribe)
+        return Cut(placed.graph, placed.views, tuple(scribe.steps))
+
+    def _built(self, choice: Choice, templates: CutTemplates, scribe: Scribe | None) -> PlacedGraph:
         new: dict[Value, Value] = {}
         views: dict[Node, MachineView] = {}
         for node in choice.graph.nodes:
@@ -51,31 +67,12 @@ class Builder:
             mapping = self.mapping(choice, node)
             inputs = [new[value] for value in node.inputs]
             cut = partial(self._cut_on, node, mapping)
-            outer, inner, view = templates.cut((self.spaces.kind(node), mapping), node, inputs, cut)
+            kind = self.spaces.kind(node), mapping
+            outer, inner, view = templates.cut(kind, node, inputs, cut, scribe=scribe)
             views[inner] = view
             new.update(zip(node.outputs, outer, strict=True))
         placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
-        return self._sharded(placed, choice, None)
-
-    def cut(self, choice: Choice, before: Derivation | None = None) -> Cut:
-        """Return the graph that is cut as chosen, and its derivation. ``before``: the derivation of
-        the choice's graph, if that graph is not the model's own."""
-        new: dict[Value, Value] = {}
-        views: dict[Node, MachineView] = {}
-        scribe = Scribe.after(before or Derivation.start(choice.graph))
-        for node in choice.graph.nodes:
-            if node.is_leaf:
-                new[node.value()] = node.value()
-                continue
-            made = Node(node.call, tuple(new[value] for value in node.inputs))
-            scribe.rename(dict(zip(node.outputs, made.outputs, strict=True)))
-            cut = self.cut_mapped(node, made, self.mapping(choice, node))
-            cut.write(scribe)
-            views[cut.inner] = cut.view
-            new.update(zip(node.outputs, cut.outer, strict=True))
-        placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
-        placed = self._sharded(placed, choice, scribe)
-        return Cut(placed.graph, placed.views, tuple(scribe.steps))
+        return self._sharded(placed, choice, scribe)
 
     def _sharded(self, placed: PlacedGraph, choice: Choice, scribe: Scribe | None) -> PlacedGraph:
         """Return the cut graph, with its weights fully sharded if the choice says so."""

@@ -12,17 +12,19 @@ there are stages before it, and those after it as many as there are stages after
 for the memory of stages. So in a deep model each cut lies in a band. Only stages between two bands
 are considered that are within the bound and fit in memory. If the best result takes longer than the
 bound, a larger bound is tried, but none larger than that result; otherwise no other result is
-faster. Exact for the given times.
+faster. Stages that are filled one after the other up to a bound give the first such result. Exact
+for the given times.
 
 Complexity: the stages, times the width of a band, times the operators of a stage. The width of a
-band is about the part of n by which the bound exceeds the mean.
+band is about the part of n by which the bound exceeds the mean. Where bands overlap, the times are
+computed once for all stages of a kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -37,11 +39,23 @@ FEW = 500
 SLACK = (0.02, 0.1, 0.5, 2.0, np.inf)
 """The bounds that are tried one after the other: the fractions by which the slowest stage may take
 longer than its lower bound."""
+CLOSE = 3.0
+"""An upper bound is tried at once if it exceeds the lower bound by less than this many times the
+fraction that would be tried."""
+GREEDY_SLACK = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+"""The fractions by which stages that are filled one after the other may exceed the lower bound."""
+BISECTIONS = 3
+"""How often the least such fraction is looked for between two of them."""
 LARGEST = FEW * FEW
 """The largest table of stages that is made at once. A larger one is made in parts, many of which
 are not needed."""
 PART = 64
 """The number of first positions of stages in such a part."""
+OVERLAP = 2
+"""How many times a position lies in bands on average, for each kind of stage, if stages of a kind
+share tables."""
+MOST_SHARED = 1 << 25
+"""The most entries of all shared tables."""
 ROUNDING = 1e-9
 """The relative difference of sums in another order."""
 
@@ -70,122 +84,19 @@ StageCosts = Callable[[Band, Band], StageTable]
 """A function from bands of first and last positions to the costs of the stages between."""
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """A tensor that may cross from one stage to others: the number of its maker, those of its
-    readers (ascending), and the seconds a step of sending it, at each end."""
-
-    maker: int
-    readers: tuple[int, ...]
-    seconds: float
-
-
 def sums(values: Sequence[float] | NDArray[np.float64]) -> StageCosts:
     """The sum of values over the operators of a stage."""
     total = np.concatenate([[0.0], np.cumsum(np.asarray(values, np.float64))])
 
     def between(starts: Band, ends: Band) -> StageTable:
         table = total[None, ends.positions] - total[starts.positions, None]
-        return np.where(_legal(starts, ends), table, np.inf)
+        return np.where(legal(starts, ends), table, np.inf)
 
     return between
 
 
-@dataclass(frozen=True, eq=False)
-class CrossingSeconds:
-    """The seconds that stages spend on tensors from earlier stages and to later ones. A received
-    tensor counts once. A sent tensor counts once, however many stages receive it."""
-
-    crossings: Sequence[Crossing]
-
-    @cached_property
-    def _read(self) -> _RunningSums:
-        """For each cut, the tensors that cross it, in the order of their first readers after it."""
-        return _RunningSums.of(self._at, self._at.readers)
-
-    @cached_property
-    def _made(self) -> _RunningSums:
-        """For each cut, the tensors that cross it, the last made first. Places count backwards."""
-        return _RunningSums.of(self._at, self._at.end - self._at.makers)
-
-    @cached_property
-    def _at(self) -> _CutCrossings:
-        return _CutCrossings.of(self.crossings)
-
-    def received(self, starts: Band, ends: Band) -> StageTable:
-        """The seconds of receiving: tensors that cross the begin of a stage and are first read
-        before its end."""
-        table = self._read.before(starts.positions[:, None], ends.positions[None, :])
-        return np.where(_legal(starts, ends), table, np.inf)
-
-    def sent(self, starts: Band, ends: Band) -> StageTable:
-        """The seconds of sending: tensors that cross the end of a stage and are made in it."""
-        backwards = self._at.end + 1 - starts.positions
-        table = self._made.before(ends.positions[None, :], backwards[:, None])
-        return np.where(_legal(starts, ends), table, np.inf)
-
-
-class _CutCrossings(NamedTuple):
-    """The tensors that cross each cut of a sequence, one entry for each cut and tensor: the
-    position of the cut, the maker of the tensor, its first reader after the cut, and its
-    seconds."""
-
-    cuts: NDArray[np.intp]
-    makers: NDArray[np.intp]
-    readers: NDArray[np.intp]
-    seconds: NDArray[np.float64]
-    end: int
-    """A position after all cuts that are crossed."""
-
-    @staticmethod
-    def of(crossings: Sequence[Crossing]) -> _CutCrossings:
-        makers = np.array([c.maker for c in crossings], np.intp)
-        lengths = np.array([c.readers[-1] - c.maker for c in crossings], np.intp)
-        cuts = [np.arange(c.maker + 1, c.readers[-1] + 1) for c in crossings]
-        readers = [
-            np.asarray(c.readers)[np.searchsorted(c.readers, positions)]
-            for c, positions in zip(crossings, cuts, strict=True)
-        ]
-        none = np.zeros(0, np.intp)
-        end = max((c.readers[-1] for c in crossings), default=0) + 1
-        return _CutCrossings(
-            np.concatenate([none, *cuts]),
-            np.repeat(makers, lengths),
-            np.concatenate([none, *readers]),
-            np.repeat([float(c.seconds) for c in crossings], lengths),
-            end,
-        )
-
-
-class _RunningSums(NamedTuple):
-    """Seconds at ascending places of each cut, with their running sums, which begin with 0."""
-
-    keys: NDArray[np.intp]
-    """The cut times ``width``, plus the place."""
-    sums: NDArray[np.float64]
-    width: int
-    last: int
-    """No cut after this one is crossed."""
-
-    @staticmethod
-    def of(at: _CutCrossings, places: NDArray[np.intp]) -> _RunningSums:
-        order = np.lexsort((places, at.cuts))
-        bounds = np.searchsorted(at.cuts[order], np.arange(at.end + 2))
-        seconds = at.seconds[order]
-        sums = [np.cumsum([0.0, *seconds[a:b]]) for a, b in pairwise(bounds.tolist())]
-        width = at.end + 2
-        return _RunningSums(
-            at.cuts[order] * width + places[order], np.concatenate(sums), width, at.end
-        )
-
-    def before(self, cuts: NDArray[np.intp], places: NDArray[np.intp]) -> StageTable:
-        """The sum of the seconds before a place of a cut, for all pairs."""
-        cuts, places = np.minimum(cuts, self.last), np.clip(places, 0, self.width - 1)
-        # Each earlier cut has one more sum than places.
-        return self.sums[np.searchsorted(self.keys, cuts * self.width + places) + cuts]
-
-
-def _legal(starts: Band, ends: Band) -> NDArray[np.bool_]:
+def legal(starts: Band, ends: Band) -> NDArray[np.bool_]:
+    """Whether a stage has an operator."""
     return starts.positions[:, None] < ends.positions[None, :]
 
 
@@ -202,11 +113,14 @@ class OperatorBytes:
         weights, activations = self._tables
         return weights(starts, ends) + flying * activations(starts, ends)
 
+    def each(self, flying: float) -> NDArray[np.float64]:
+        """The bytes of each operator."""
+        return self.weights + flying * self.activations
+
     def totals(self, flying: float) -> NDArray[np.float64]:
         """The bytes of the operators before each position."""
         if flying not in self._known:
-            each = self.weights + flying * self.activations
-            self._known[flying] = np.concatenate([[0.0], np.cumsum(each)])
+            self._known[flying] = np.concatenate([[0.0], np.cumsum(self.each(flying))])
         return self._known[flying]
 
     @cached_property
@@ -278,24 +192,49 @@ def balanced(
     least: Sequence[float] | NDArray[np.float64],
     stages: int,
     memory: ChunkMemory | None = None,
+    kind: Callable[[int], Hashable] = int,
 ) -> tuple[int, ...] | None:
     """The bounds of the stages, from 0 to the number of operators, with the fastest slowest stage.
     None if no stages fit in memory. ``seconds``: the table of each stage, numbered from 0;
     ``least``: a lower bound of what each operator adds to any stage, at least 0; ``memory``: the
-    memory of stages, unlimited by default."""
+    memory of stages, unlimited by default; ``kind``: a key, equal for stages with equal tables."""
     before = np.concatenate([[0.0], np.cumsum(np.asarray(least, np.float64))])
     if memory is not None and memory.bands is None:
         return None
+    if len(least) <= FEW:
+        return _RowCut(seconds, before, memory, kind, np.inf).best(stages)[1]
     most = max(before[-1] / stages, np.max(least, initial=0.0))
-    known = np.inf
-    for slack in SLACK if len(least) > FEW else (np.inf,):
+    row_cut = partial(_RowCut, seconds, before, memory, kind)
+    known = _greedy(row_cut, most, stages)
+    for slack in SLACK:
         # An earlier result is no less than the best.
         bound = min(known, most * (1.0 + slack) if np.isfinite(slack) else np.inf)
-        slowest, bounds = _RowCut(seconds, before, memory, bound).best(stages)
+        if bound < known < most * (1.0 + CLOSE * slack):
+            bound = known
+        slowest, bounds = row_cut(bound).best(stages)
         if bounds is not None and slowest <= bound:
             return bounds
         known = min(known, slowest)
     return None
+
+
+def _greedy(row_cut: Callable[[float], _RowCut], most: float, stages: int) -> float:
+    """The time of the slowest of some stages, which is an upper bound of the best; infinite if none
+    are found. ``row_cut``: the sequence to be cut, by a bound; ``most``: a lower bound."""
+    low, high, known = 0.0, 0.0, np.inf
+    for high in GREEDY_SLACK:
+        known = row_cut(most * (1.0 + high)).greedy(stages)
+        if np.isfinite(known):
+            break
+        low = high
+    else:
+        return known
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        found = row_cut(most * (1.0 + middle)).greedy(stages)
+        low, high = (low, middle) if np.isfinite(found) else (middle, high)
+        known = min(known, found)
+    return known
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,7 +245,12 @@ class _RowCut:
     seconds: Callable[[int, Band, Band], StageTable]
     before: NDArray[np.float64]
     memory: ChunkMemory | None
+    kind: Callable[[int], Hashable]
     bound: float
+    _blocks: dict[tuple[Hashable, int], StageTable] = field(
+        init=False, default_factory=dict[tuple[Hashable, int], StageTable]
+    )
+    """The tables that stages of a kind share, by the number of their first positions' part."""
 
     def best(self, stages: int) -> tuple[float, tuple[int, ...] | None]:
         """The time of the slowest stage, and the bounds, of the best stages between the bands."""
@@ -315,9 +259,10 @@ class _RowCut:
             return np.inf, None
         best = np.zeros(1)
         cuts: list[NDArray[np.intp]] = []
+        shared = self._shares(bands)
         for stage, (starts, ends) in enumerate(pairwise(bands)):
             check_time()
-            best, cut = self._stage(stage, starts, ends, best)
+            best, cut = self._stage(stage, starts, ends, best, shared=shared)
             cuts.append(cut)
         if not np.isfinite(best[0]):
             return np.inf, None
@@ -326,42 +271,91 @@ class _RowCut:
             bounds.append(int(cut[bounds[-1] - ends.first]))
         return float(best[0]), tuple(reversed(bounds))
 
+    def greedy(self, stages: int) -> float:
+        """The time of the slowest stage if each takes as many operators as are within the bound;
+        infinite if these are not all operators."""
+        count, begin, slowest = len(self.before) - 1, 0, 0.0
+        for stage in range(stages):
+            start, later = Band(begin, begin), stages - 1 - stage
+            reach = Band(
+                begin + 1 if later else count, min(self._last(stage, start), count - later)
+            )
+            if reach.first > reach.last:
+                return np.inf
+            seconds = self._seconds(stage, start, reach, shared=False)[0]
+            within = np.flatnonzero(seconds <= self.bound)
+            if not len(within):
+                return np.inf
+            begin, slowest = reach.first + int(within[-1]), max(slowest, seconds[within[-1]])
+        return float(slowest)
+
+    def _shares(self, bands: Sequence[Band]) -> bool:
+        """Whether stages of a kind share their tables: if their bands overlap, and if the tables
+        are not too large."""
+        if not np.isfinite(self.bound):
+            return False
+        count, kinds = len(self.before) - 1, len({self.kind(i) for i in range(len(bands) - 1)})
+        width = sum(len(band.positions) for band in bands)
+        longest = max(len(self._columns(k).positions) for k in range(count // PART + 1))
+        return width > OVERLAP * kinds * count and kinds * count * longest <= MOST_SHARED
+
+    def _rows(self, part: int) -> Band:
+        """The positions of a part."""
+        return Band(part * PART, min((part + 1) * PART, len(self.before)) - 1)
+
+    def _columns(self, part: int) -> Band:
+        """The ends of stages that begin in a part, if time is the only bound."""
+        return Band(part * PART + 1, self._last_in_time(self._rows(part).last))
+
+    def _seconds(self, stage: int, starts: Band, ends: Band, *, shared: bool) -> StageTable:
+        """The seconds of a stage, infinite where it does not fit. ``shared``: whether its table is
+        a part of one that stages of a kind share."""
+        table = self._part(stage, starts, ends) if shared else self.seconds(stage, starts, ends)
+        longest = Band(starts.first, starts.first), Band(ends.last, ends.last)
+        if self.memory is None or self.memory.allowed(stage, *longest)[0, 0]:
+            return table
+        return np.where(self.memory.allowed(stage, starts, ends), table, np.inf)
+
+    def _part(self, stage: int, starts: Band, ends: Band) -> StageTable:
+        """The seconds of a stage, as a part of a table that is made once for stages of a kind."""
+        part = starts.first // PART
+        key, columns = (self.kind(stage), part), self._columns(part)
+        if key not in self._blocks:
+            self._blocks[key] = self.seconds(stage, self._rows(part), columns)
+        top, left = starts.first - part * PART, ends.first - columns.first
+        bottom, right = starts.last - part * PART, ends.last - columns.first
+        return self._blocks[key][top : bottom + 1, left : right + 1]
+
     def _stage(
-        self, stage: int, starts: Band, ends: Band, best: NDArray[np.float64]
+        self, stage: int, starts: Band, ends: Band, best: NDArray[np.float64], *, shared: bool
     ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """For each end of a stage, the time of the slowest stage up to it, and where it begins.
-        ``best``: the time of the slowest stage before it, by where it begins."""
+        ``best``: the time of the slowest stage before it, by where it begins; ``shared``: see
+        ``_seconds``."""
         count = len(ends.positions)
         least, cut = np.full(count, np.inf), np.zeros(count, np.intp)
-        for part in self._parts(starts, ends):
+        for part in _parts(starts, ends, shared=shared):
             check_time()
             reach = Band(max(part.first + 1, ends.first), min(self._last(stage, part), ends.last))
             before = best[part.first - starts.first : part.last - starts.first + 1]
             if reach.first > reach.last or not np.isfinite(before).any():
                 continue
-            table = self.seconds(stage, part, reach)
-            if self.memory is not None:
-                table = np.where(self.memory.allowed(stage, part, reach), table, np.inf)
-            slowest = np.maximum(before[:, None], table)
+            slowest = np.maximum(before[:, None], self._seconds(stage, part, reach, shared=shared))
             places, into = slowest.argmin(axis=0), reach.positions - ends.first
             lowest = slowest.min(axis=0)
             into, is_less = into[lowest < least[into]], lowest < least[into]
             least[into], cut[into] = lowest[is_less], part.first + places[is_less]
         return least, cut
 
-    def _parts(self, starts: Band, ends: Band) -> Iterator[Band]:
-        """The first positions of stages in parts, so that tables stay small."""
-        if len(starts.positions) * len(ends.positions) <= LARGEST:
-            yield starts
-            return
-        for first in range(starts.first, starts.last + 1, PART):
-            yield Band(first, min(first + PART - 1, starts.last))
-
     def _last(self, stage: int, starts: Band) -> int:
         """The last end of a stage that begins at one of some positions."""
-        most = self.before[starts.last] + self.bound + ROUNDING * self.before[-1]
-        last = int(np.searchsorted(self.before, most, side="right")) - 1
+        last = self._last_in_time(starts.last)
         return last if self.memory is None else min(last, self.memory.last(stage, starts.last))
+
+    def _last_in_time(self, start: int) -> int:
+        """The last end of a stage that begins at a position, if time is the only bound."""
+        most = self.before[start] + self.bound + ROUNDING * self.before[-1]
+        return int(np.searchsorted(self.before, most, side="right")) - 1
 
     def _bands(self, stages: int) -> list[Band]:
         """The bands of the cuts. The first is the begin of the sequence, the last is its end."""
@@ -370,6 +364,19 @@ class _RowCut:
         if fitting is None:
             return bands
         return [a.intersection(b) for a, b in zip(bands, fitting, strict=True)]
+
+
+def _parts(starts: Band, ends: Band, *, shared: bool) -> Iterator[Band]:
+    """The first positions of stages in parts, so that tables stay small. Shared tables begin at
+    multiples of ``PART``."""
+    if not shared and len(starts.positions) * len(ends.positions) <= LARGEST:
+        yield starts
+        return
+    first = starts.first
+    while first <= starts.last:
+        end = (first // PART + 1) * PART if shared else first + PART
+        yield Band(first, min(end - 1, starts.last))
+        first = end
 
 
 def _bands(before: NDArray[np.float64], stages: int, bound: float) -> list[Band]:

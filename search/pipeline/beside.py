@@ -14,7 +14,15 @@ from math import inf
 from pcg.collection import seldom_collected
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
-from search.cost.planned import NoFasterPlan, NoPlanInTime, Planned, Planner, SearchReport, Stop
+from search.cost.planned import (
+    InterruptedWithPlan,
+    NoFasterPlan,
+    NoPlanInTime,
+    Planned,
+    Planner,
+    SearchReport,
+    Stop,
+)
 from search.cost.progress import now
 
 _LATEST: tuple[Stop, ...] = ("exhausted", "time", "interrupted")
@@ -85,12 +93,17 @@ class WithPipelines:
 
     def rival(self, name: str, graph: Graph, known: float) -> float:
         """Seconds of a step of the best pipeline, if it takes less than ``known``. Raises
-        KeyboardInterrupt if the search for it was interrupted."""
+        InterruptedWithPlan if the search for it was interrupted after it had found one, else
+        KeyboardInterrupt."""
         answer = self._pipeline(name, graph, known)
-        stop = answer.report.stop if isinstance(answer, Planned) else answer
-        if stop == "interrupted":
+        if answer == "interrupted":
             raise KeyboardInterrupt
-        return answer.plan.estimates.step_seconds if isinstance(answer, Planned) else inf
+        if not isinstance(answer, Planned):
+            return inf
+        seconds = answer.plan.estimates.step_seconds
+        if answer.report.stop == "interrupted":
+            raise InterruptedWithPlan(seconds)
+        return seconds
 
     def _pipeline(self, name: str, graph: Graph, known: float) -> Planned | Stop:
         """The best pipeline whose step takes less than ``known`` seconds, or the reason why there

@@ -7,9 +7,9 @@ devices of its stage as in ``search.map``. A tensor that crosses from one stage 
 the combine of its parts, by one more rule, if it arrives sooner in parts.
 
 The result of the rules for an operator depends neither on its place in the graph
-(``search.map.rules.templates``) nor on its group of devices. So a pipeline that is only priced is
-built of templates: an operator of each kind is cut once. The derivation is written only for the
-pipeline that is chosen.
+(``search.map.rules.templates``) nor on its group of devices. So a pipeline is built of templates:
+an operator of each kind is cut once. The derivation is written only for the pipeline that is
+chosen.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.in_parts import TransferParts
@@ -109,15 +110,18 @@ class _Builder:
         stage = (bisect_right(self.bounds, number) - 1) % stages
         return stage * self.batches.cost.machine.devices
 
+    def _stage_of(self, view: MachineView) -> int:
+        """The stage in whose group a view lies."""
+        return view.start // self.batches.cost.machine.devices
+
     def _operator(self, node: Node, strategy: Strategy, first: int) -> None:
         """Cut an operator by its strategy, on the devices from ``first`` on."""
         inputs = tuple(self._new[value] for value in node.inputs)
         outer, inner, view = self._templated(node, inputs, strategy, first, WHOLE * len(inputs))
         ways = self._ways(node, inputs, inner, view)
-        if self.scribe is not None:
-            outer, inner, view = self._derived(node, inputs, strategy, first, ways, self.scribe)
-        elif any(ways):
-            outer, inner, view = self._templated(node, inputs, strategy, first, ways)
+        if any(ways) or self.scribe is not None:
+            parts = inputs, strategy, first, ways
+            outer, inner, view = self._templated(node, *parts, self.scribe)
         self._new.update(zip(node.outputs, outer, strict=True))
         self._views[inner] = view
 
@@ -128,33 +132,18 @@ class _Builder:
         strategy: Strategy,
         first: int,
         ways: tuple[TransferParts | None, ...],
+        scribe: Scribe | None = None,
     ) -> tuple[tuple[Value, ...], Node, MachineView]:
         """Cut an operator by its template. Returns the values that stand for its outputs, the
-        operator on blocks, and its machine view. ``ways``: the parts in which its operands
-        arrive."""
+        operator on blocks, and its machine view. ``ways``: the parts in which its operands arrive;
+        ``scribe``: if given, writes the derivation down."""
 
         def cut(made: Node) -> CutNode:
             return Slicing(self.batches, self._cutter).cut(node, made, strategy, 0, ways)
 
         kind = self.batches.spaces.kind(node), strategy, ways
-        outer, inner, view = self._templates.cut(kind, node, inputs, cut, behind=_behind)
-        return outer, inner, replace(view, start=view.start + first)
-
-    def _derived(
-        self,
-        node: Node,
-        inputs: tuple[Value, ...],
-        strategy: Strategy,
-        first: int,
-        ways: tuple[TransferParts | None, ...],
-        scribe: Scribe,
-    ) -> tuple[tuple[Value, ...], Node, MachineView]:
-        """As ``_templated``, but rule by rule, with the derivation."""
-        made = Node(node.call, inputs)
-        scribe.rename(dict(zip(node.outputs, made.outputs, strict=True)))
-        slicing = Slicing(self.batches, self._cutter, scribe)
-        cut = slicing.cut(node, made, strategy, first, ways)
-        return cut.outer, cut.inner, cut.view
+        outer, inner, view = self._templates.cut(kind, node, inputs, cut, _behind, scribe)
+        return outer, inner, _from(view, view.start + first)
 
     def _ways(
         self, node: Node, inputs: tuple[Value, ...], inner: Node, view: MachineView
@@ -165,17 +154,24 @@ class _Builder:
         ways: dict[Value, TransferParts | None] = dict.fromkeys(inputs)
         if self.crossings is None or node not in self.batches.streams.axes:
             return WHOLE * len(inputs)
-        devices = set(view.devices)
+        stage = self._stage_of(view)
         for position, value in enumerate(inputs):
             source, _ = trace(value)
             if source.node.is_leaf or value.node.name != "batch":
                 continue
             there = self._views[source.node]
-            if devices.isdisjoint(there.devices):
+            if self._stage_of(there) != stage:
                 layout = output_layout(source.node, source.port, there)
                 wanted = operand_layout(inner, position, view)
                 ways[value] = self.crossings.best(layout, wanted)
         return tuple(ways[value] for value in inputs)
+
+
+@lru_cache(maxsize=4096)
+def _from(view: MachineView, start: int) -> MachineView:
+    """A view from another first device on. Equal views are one object, which lists its devices
+    once."""
+    return replace(view, start=start)
 
 
 def _behind(value: Value) -> list[Value]:

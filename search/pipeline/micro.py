@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -17,21 +18,22 @@ from numpy.typing import NDArray
 from pcg.graph.graph import Node, Value
 from pcg.machine import Link
 from pcg.memo import Memo
+from search.cost.collectives import seconds
 from search.cost.cost import CostModel
 from search.cost.progress import check_time
 from search.cost.slices import Slices
-from search.map.choose.choosing import least_places, tied_places
+from search.map.choose.choosing import least_places
 from search.map.choose.costs import PASSING
 from search.map.choose.duties import Duties
 from search.map.choose.factors import Factor, PairTable, Places
 from search.map.choose.pricing import Pricing
 from search.map.choose.resharding import Transfers
 from search.map.choose.spaces import Spaces
+from search.map.choose.tied import TiedVariables
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import Allowed, everything
 from search.map.space.axes import Mesh, Strategy
-from search.map.space.strategies import Space
-from search.pipeline.balance import CrossingSeconds
+from search.pipeline.cut_crossings import CrossingSeconds
 from search.pipeline.streams import Streams
 from search.split.colours import MOST_FREE
 
@@ -76,6 +78,26 @@ class MicroResharding:
     repeated: bool
 
 
+@dataclass(frozen=True, eq=False)
+class _ReshardingSum:
+    """The seconds of all reshardings, as ``factors`` over the operators or, of a large graph, over
+    the operators that are ``tied``. ``sizes``: the strategies of each; ``masks``: the places of
+    those that may be used."""
+
+    sizes: Sequence[int]
+    masks: Sequence[Places]
+    factors: Sequence[Factor]
+    tied: TiedVariables | None = None
+
+    def least_places(self, alone: Sequence[Factor]) -> list[int]:
+        """The places of all operators' strategies with the least sum. ``alone``: the costs of each
+        operator by itself."""
+        if self.tied is None:
+            return least_places(self.sizes, self.masks, [*alone, *self.factors])[1]
+        factors = [*self.tied.factors(alone), *self.factors]
+        return self.tied.spread(least_places(self.sizes, self.masks, factors)[1])
+
+
 @dataclass(eq=False)
 class MicroBatches:
     """Chooses strategies for micro-batches of a model on a group of devices.
@@ -98,6 +120,10 @@ class MicroBatches:
         init=False, default_factory=Memo[tuple[GroupStrategies, Link], CrossingSeconds]
     )
     """The seconds of tensors that cross between stages, by strategies and link."""
+    _choices: Memo[tuple[float, float], GroupStrategies] = field(
+        init=False, default_factory=Memo[tuple[float, float], GroupStrategies]
+    )
+    """The choices by price of a byte and micro-batches in flight."""
     _costs: Memo[tuple[int, Duties], MicroBatchCosts] = field(
         init=False, default_factory=Memo[tuple[int, Duties], MicroBatchCosts]
     )
@@ -105,6 +131,7 @@ class MicroBatches:
         init=False, default=None
     )
     """The tables of all operators, for all prices of memory."""
+    _sum: _ReshardingSum | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         slices = Slices(self.slices, self.streams.axes)
@@ -120,18 +147,19 @@ class MicroBatches:
         """The strategies with which all micro-batches of a step take the least time on the group,
         one after the other. ``byte_price``: the cost in seconds of a byte of memory on a device;
         activations count ``in_flight`` times."""
-        spaces = [self.spaces.of(node) for node in self.nodes]
-        costs, reshardings = self.tables()
-        factors: list[Factor] = []
-        for i, table in enumerate(costs):
-            held = table.weights + in_flight * table.activations
-            factors.append(Factor((i,), self.slices * table.micro + table.once + byte_price * held))
-        for resharding in reshardings:
-            times = resharding.times * (self.slices if resharding.repeated else 1)
-            factors.append(resharding.seconds.factor(resharding.source, resharding.target, times))
-        pairs = list(zip(self.nodes, spaces, strict=True))
-        masks = [np.flatnonzero(self.allowed(node, space)) for node, space in pairs]
-        return self.chosen(self._places(spaces, masks, factors))
+        choice = partial(self._best, byte_price, in_flight)
+        return self._choices.get((byte_price, in_flight), choice)
+
+    def _best(self, byte_price: float, in_flight: float) -> GroupStrategies:
+        costs, _ = self.tables()
+        priced: dict[int, Vector] = {}
+        for table in costs:
+            if id(table) not in priced:
+                held = table.weights + in_flight * table.activations
+                priced[id(table)] = self.slices * table.micro + table.once + byte_price * held
+        alone = [Factor((i,), priced[id(table)]) for i, table in enumerate(costs)]
+        self._sum = self._sum or self._resharding_sum()
+        return self.chosen(self._sum.least_places(alone))
 
     def chosen(self, places: Sequence[int]) -> GroupStrategies:
         """The strategies at given places of all operators' spaces, with their costs."""
@@ -139,20 +167,27 @@ class MicroBatches:
         strategies = (self.spaces.of(node).strategy(at) for node, at in pairs)
         return GroupStrategies(tuple(strategies), _summed(places, *self.tables()))
 
-    def _places(
-        self, spaces: Sequence[Space], masks: Sequence[Places], factors: Sequence[Factor]
-    ) -> list[int]:
-        """The places of the strategies with the least sum."""
+    def _resharding_sum(self) -> _ReshardingSum:
+        """The part of the sum that is the same for all prices of memory."""
+        spaces = [self.spaces.of(node) for node in self.nodes]
+        pairs = zip(self.nodes, spaces, strict=True)
+        masks = [np.flatnonzero(self.allowed(node, space)) for node, space in pairs]
+        factors: list[Factor] = []
+        for resharding in self.tables()[1]:
+            times = resharding.times * (self.slices if resharding.repeated else 1)
+            factors.append(resharding.seconds.factor(resharding.source, resharding.target, times))
         sizes = [len(own) for own in spaces]
         if len(self.nodes) <= MOST_FREE:
-            return least_places(sizes, masks, factors)[1]
-        colours = self.pricing.colours(self.streams.graph)
-        return tied_places([colours[node] for node in self.nodes], sizes, masks, factors)[1]
+            return _ReshardingSum(sizes, masks, factors)
+        colours = self.streams.colours()
+        tied = TiedVariables.of([colours[node] for node in self.nodes], masks)
+        return _ReshardingSum(tied.sizes(sizes), tied.picked(masks), tied.factors(factors), tied)
 
     def forget(self) -> None:
         """Drop the tables, which take much memory. They are made again when needed."""
-        self._known = None
+        self._known = self._sum = None
         self.crossing.clear()
+        self._choices.clear()
         self._costs.clear()
         self.pricing.forget()
 
@@ -179,6 +214,17 @@ class MicroBatches:
         uncut = (e < 0 or axes[e].operands[position] is None for e in strategy)
         return sum(1 << place for place, same in enumerate(uncut) if same)
 
+    def gathering(self, chosen: GroupStrategies) -> Vector:
+        """The seconds of gathering the weights of which each operator is the first reader, if their
+        copies are stored in parts."""
+        spent = np.zeros(len(self.nodes))
+        for at, (node, duties) in enumerate(self._duties().items()):
+            for position in duties.weights:
+                alike = self.alike(node, position, chosen.strategies[at])
+                ring = self.spaces.mesh.peers(alike).ring
+                spent[at] += seconds(ring, chosen.costs.weights[at] / len(duties.weights))
+        return spent
+
     def tables(self) -> tuple[list[MicroBatchCosts], list[MicroResharding]]:
         """The costs of every operator by itself, and of every resharding between two operators. The
         tables of operators that are alike are one object."""
@@ -186,10 +232,10 @@ class MicroBatches:
         return self._known
 
     def _tables(self) -> tuple[list[MicroBatchCosts], list[MicroResharding]]:
-        graph, number = self.streams.graph, {node: i for i, node in enumerate(self.nodes)}
+        number = {node: i for i, node in enumerate(self.nodes)}
         costs: list[MicroBatchCosts] = []
         reshardings: list[MicroResharding] = []
-        for node, duties in self.pricing.duties(graph, self.nodes, keeps=True).items():
+        for node, duties in self._duties().items():
             check_time()
             for position, value in enumerate(node.inputs):
                 if not value.node.is_leaf:
@@ -200,6 +246,9 @@ class MicroBatches:
                     reshardings.append(MicroResharding(*ends, pairs, back, repeated))
             costs.append(self._costs_of(node, duties))
         return costs, reshardings
+
+    def _duties(self) -> Mapping[Node, Duties]:
+        return self.streams.duties(self.cost.training.compiled)
 
     def _costs_of(self, node: Node, duties: Duties) -> MicroBatchCosts:
         key = self.spaces.kind(node), duties

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -20,45 +20,25 @@ from search.cost.progress import check_time
 from search.pipeline.balance import (
     Band,
     ChunkMemory,
-    Crossing,
-    CrossingSeconds,
-    OperatorBytes,
     StageCosts,
     StageTable,
     balanced,
     in_flight,
     sums,
 )
-from search.pipeline.clock import (
-    WEIGHT_VERSIONS,
-    StageSeconds,
-    step_seconds,
-)
+from search.pipeline.clock import StageSeconds, step_seconds
 from search.pipeline.crossing import crossing_seconds
+from search.pipeline.cut_crossings import Crossing, CrossingSeconds
 from search.pipeline.micro import GroupStrategies, MicroBatchCosts, MicroBatches, Vector
 from search.pipeline.stage_batches import StageBatches, by_kind, in_stages, least_of
+from search.pipeline.stage_memory import PLAIN, Sparing, may_fit, operator_bytes
 
 PRICES = (0.0, 0.5, 4.0, 32.0)
 """The prices of a device's whole memory that are tried until stages fit, as fractions of a step."""
 
 
-@dataclass(frozen=True)
-class Sparing:
-    """The assumed effect of recomputation, before it is chosen. ``left``: the fraction of
-    activations that is left; ``time``: the factor on the time of a micro-batch; ``parts``: the
-    number of parts in which the weights of a stage are stored and gathered again."""
-
-    left: float = 1.0
-    time: float = 1.0
-    parts: int = 1
-
-
-PLAIN = Sparing()
-
 ByStage = tuple[GroupStrategies, ...]
 """The strategies of all operators, as on the group of each stage."""
-_CrossingTable = Callable[[int, Band, Band], StageTable]
-"""The seconds that a chunk of a number spends on tensors of other chunks."""
 OutlineKey = tuple[int, tuple[int, ...], int]
 """The micro-batches, bounds and chunks of a pipeline."""
 
@@ -136,9 +116,11 @@ def outline(
 ) -> Outline | None:
     """The stages that take least time and fit in memory. If those with the strategies ``first`` do
     not fit, strategies that take less memory are tried. None if no stages fit."""
+    if not may_fit(groups, kind, sparing):
+        return None
     for price in PRICES:
         check_time()
-        choices = _sparing(groups, first, price)
+        choices = _sparing(groups, first, price, sparing)
         fitting = _balanced(groups, choices, kind, sparing=sparing)
         if fitting is not None:
             return fitting
@@ -200,7 +182,7 @@ def least_excess(groups: StageBatches, kind: ScheduleKind) -> float:
     """An estimate of the bytes by which the fullest stage exceeds the memory of its devices, with
     the stages that take least memory."""
     choices = _sparing(groups, groups.choose(MicroBatches.choose), PRICES[-1])
-    operators = by_kind(choices, partial(_bytes, groups.each[0], kind=kind))
+    operators = by_kind(choices, lambda own: operator_bytes(groups.each[0], own.costs, kind))
     flights, limits = in_flight(groups.stages, groups.slices), groups.limits
     holds, most = ChunkMemory(operators, flights, limits), max(limits)
 
@@ -223,28 +205,21 @@ def _each(holds: ChunkMemory, bounds: Sequence[int]) -> list[float]:
     ]
 
 
-def _sparing(groups: StageBatches, first: ByStage, price: float) -> ByStage:
-    """The strategies with a price of memory; ``first`` if the price is 0."""
+def _sparing(
+    groups: StageBatches, first: ByStage, price: float, sparing: Sparing = PLAIN
+) -> ByStage:
+    """The strategies with a price of memory; ``first`` if the price is 0. What recomputation frees
+    has no price, nor have weights that are stored elsewhere."""
     if not price:
         return first
     costs, slices = least_of(first), groups.slices
     seconds = slices * costs.micro.sum() + costs.once.sum()
-    flying = (1 + min(groups.stages, slices)) / 2
+    flying = sparing.parts * sparing.left * (1 + min(groups.stages, slices)) / 2
 
     def choose(own: MicroBatches) -> GroupStrategies:
-        return own.choose(price * seconds / groups.limit(own), flying)
+        return own.choose(price * seconds / groups.limit(own) / sparing.parts, flying)
 
     return groups.choose(choose)
-
-
-def _bytes(
-    batches: MicroBatches, chosen: GroupStrategies, kind: ScheduleKind, sparing: Sparing = PLAIN
-) -> OperatorBytes:
-    """Bytes of each operator's weights, and of the tensors that it saves of one micro-batch."""
-    training, costs = batches.cost.training, chosen.costs
-    older = (WEIGHT_VERSIONS[kind] - 1) * training.parameter_bytes
-    each = (training.held_bytes + older) / batches.cost.itemsize
-    return OperatorBytes(costs.weights * each / sparing.parts, costs.activations * sparing.left)
 
 
 def _balanced(
@@ -255,21 +230,27 @@ def _balanced(
     sparing: Sparing = PLAIN,
 ) -> Outline | None:
     stages, slices, limits = groups.stages, groups.slices, groups.limits
-    operators = by_kind(choices, lambda own: _bytes(groups.each[0], own, kind, sparing))
+    operators = by_kind(
+        choices, lambda own: operator_bytes(groups.each[0], own.costs, kind, sparing)
+    )
     flights = in_flight(stages, slices, interleave)
     if ChunkMemory(operators, flights, limits).bands is None:
         return None
-    costs = by_kind(choices, lambda own: replace(own.costs, micro=own.costs.micro * sparing.time))
+    pairs = list(zip(groups.each, choices, strict=True))
+    costs = by_kind(pairs, lambda pair: _spared_costs(*pair, sparing))
     each = by_kind(costs, lambda own: _Seconds(slices * own.micro + own.once))
     between = _between(groups, choices, interleave)
 
     def spent(number: int, starts: Band, ends: Band) -> StageTable:
-        return each[number % stages].summed(starts, ends) + between(number, starts, ends)
+        return each[number % stages].summed(starts, ends) + between.spent(number, starts, ends)
+
+    def kind_of(number: int) -> Hashable:
+        return each[number % stages], *between.at(number)
 
     least = np.minimum.reduce([own.operators for own in set(each)])
     for part in dict.fromkeys((1.0, 1.0 / interleave)):
         holds = ChunkMemory(operators, flights, [part * limit for limit in limits])
-        bounds = balanced(spent, least, stages * interleave, holds)
+        bounds = balanced(spent, least, stages * interleave, holds, kind_of)
         if bounds is None:
             return None
         full = _each(holds, bounds)
@@ -279,6 +260,18 @@ def _balanced(
             )
             return Outline(groups, choices, bounds, seconds, interleave, sparing, kind)
     return None
+
+
+def _spared_costs(
+    batches: MicroBatches, chosen: GroupStrategies, sparing: Sparing
+) -> MicroBatchCosts:
+    """The costs of all operators with recomputation. Weights that are stored in parts are gathered
+    for the forward and the backward pass of each micro-batch, and their gradients scattered. Built
+    pipelines hide little of that."""
+    micro = chosen.costs.micro * sparing.time
+    if sparing.parts > 1:
+        micro = micro + 3 * batches.gathering(chosen)
+    return replace(chosen.costs, micro=micro)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,33 +285,40 @@ class _Seconds:
         return sums(self.operators)
 
 
-def _between(
-    groups: StageBatches, choices: Sequence[GroupStrategies], interleave: int
-) -> _CrossingTable:
+@dataclass(frozen=True, eq=False)
+class _Between:
     """The seconds that each chunk spends in a step on tensors from earlier chunks and to later
-    ones, as if these were its neighbours."""
-    stages, last = groups.stages, groups.stages * interleave - 1
-    tables: list[CrossingSeconds] = []
-    for number in range(last):
+    ones, as if these were its neighbours. ``tables``: those of tensors between chunks."""
+
+    tables: Sequence[CrossingSeconds]
+
+    def spent(self, number: int, starts: Band, ends: Band) -> StageTable:
+        before, after = self.at(number)
+        nothing = np.zeros((len(starts.positions), len(ends.positions)))
+        received = before.received(starts, ends) if before else nothing
+        return received + (after.sent(starts, ends) if after else nothing)
+
+    def at(self, number: int) -> tuple[CrossingSeconds | None, CrossingSeconds | None]:
+        """The tables before and after a chunk. The first and the last chunk have one."""
+        before = self.tables[number - 1] if number else None
+        return before, self.tables[number] if number < len(self.tables) else None
+
+
+def _between(groups: StageBatches, choices: Sequence[GroupStrategies], interleave: int) -> _Between:
+    stages, tables = groups.stages, list[CrossingSeconds]()
+    for number in range(stages * interleave - 1):
         a, b = number % stages, (number + 1) % stages
         link = groups.machine.link(a * groups.size, b * groups.size)
         batches, chosen = groups.each[b], choices[b]
         crossing = partial(_crossing, batches, chosen, link)
         tables.append(batches.crossing.get((chosen, link), crossing))
-
-    def of(number: int, starts: Band, ends: Band) -> StageTable:
-        nothing = np.zeros((len(starts.positions), len(ends.positions)))
-        received = tables[number - 1].received(starts, ends) if number else nothing
-        sent = tables[number].sent(starts, ends) if number < last else nothing
-        return received + sent
-
-    return of
+    return _Between(tables)
 
 
 def _estimated(
     groups: StageBatches,
     costs: Sequence[MicroBatchCosts],
-    between: _CrossingTable,
+    between: _Between,
     bounds: tuple[int, ...],
 ) -> list[StageSeconds]:
     """The estimated times of chunks. ``costs``: by stage. The forward pass is taken for a third of
@@ -328,7 +328,7 @@ def _estimated(
     estimated: list[StageSeconds] = []
     for number, (a, b) in enumerate(pairwise(bounds)):
         pair, stage = (Band(a, a), Band(b, b)), number % groups.stages
-        crossing = between(number, *pair) / groups.slices
+        crossing = between.spent(number, *pair) / groups.slices
         each = float((micro[stage](*pair) + crossing)[0, 0])
         after = float(once[stage](*pair)[0, 0])
         estimated.append(StageSeconds(each / 3, 2 * each / 3, 0.0, after))

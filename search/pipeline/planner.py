@@ -10,6 +10,7 @@ from functools import partial
 from math import inf
 from typing import TypeVar
 
+from pcg.collection import uncollected
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
@@ -31,7 +32,6 @@ from search.pipeline.crossing import Crossings
 from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.moves import FEW_DEVICES, BoundMoves
 from search.pipeline.outline import (
-    PLAIN,
     Outline,
     least_excess,
     micro_batch_counts,
@@ -39,9 +39,11 @@ from search.pipeline.outline import (
 )
 from search.pipeline.price import StageGroups, chunks_on, stage_bytes, stage_seconds
 from search.pipeline.stage_batches import StageBatches, by_kind, group_costs
+from search.pipeline.stage_memory import PLAIN
 from search.pipeline.streams import Streams, streams
 from search.pipeline.tries import FEW_OPERATORS, PLAIN_FIRST, OutlineSearch
 from search.plan.finish import finished
+from search.split.blocks import folded
 from search.split.colours import MOST_FREE
 from substitutions.rules.store import Library
 
@@ -126,7 +128,8 @@ class PipelinePlanner:
             raise NoPlanInTime(name, self.seconds) from None
         strategies = sum(o.batches.strategies() for o in tried)
         report = SearchReport(strategies, len(built), stop, self._phases.seconds)
-        plan = self._finished(name, graph, self._best(name, built))
+        best, self._phases.deadline = self._best(name, built), inf
+        plan = self._phases.timed("completing", lambda: self._finished(name, graph, best))
         return Planned(plan, report, now() - start)
 
     def _searched(
@@ -339,6 +342,7 @@ class PipelinePlanner:
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)
 
+    @uncollected()
     def _finished(self, name: str, graph: Graph, best: BuiltPipeline) -> Plan:
         pipeline = PipelineFile(
             stages=best.outline.stages,
@@ -358,6 +362,7 @@ class PipelinePlanner:
             memory=best.memory,
             recompute=best.recompute,
             pipeline=pipeline,
+            short=folded(graph),
         )
 
 

@@ -11,7 +11,7 @@ backward pass, but of a pass of their own. Their operands are held between the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import prod
@@ -24,6 +24,7 @@ from pcg.placement.backward import gradients
 from pcg.placement.recomputation import recomputed_steps
 from pcg.placement.saved import saved_tensors
 from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, Slot
+from pcg.placement.view import MachineView
 from pcg.plan.chunks import Chunks, chunks_of
 from pcg.plan.pipeline import ScheduleKind, has_weights_pass
 from search.cost.cost import CostModel
@@ -52,20 +53,16 @@ class StageGroups:
     def devices(self) -> int:
         return self.stages * self.size
 
-    def on(self, devices: Iterable[int]) -> frozenset[int]:
-        """The stages of some devices."""
-        return _groups_of(devices if isinstance(devices, tuple) else tuple(devices), self.size)
-
     def of(self, step: Compute | Reshard) -> frozenset[int]:
         """The stages that take part in a step of a schedule."""
         if isinstance(step, Compute):
-            return self.on(step.view.devices)
-        return self.on(step.source.layout.devices) | self.on(step.target.layout.devices)
+            return _groups_of(step.view, self.size)
+        return step.source.layout.groups(self.size) | step.target.layout.groups(self.size)
 
 
 @lru_cache(maxsize=4096)
-def _groups_of(devices: tuple[int, ...], size: int) -> frozenset[int]:
-    return frozenset(device // size for device in devices)
+def _groups_of(view: MachineView, size: int) -> frozenset[int]:
+    return frozenset(device // size for device in view.devices)
 
 
 @dataclass(frozen=True)
@@ -188,7 +185,7 @@ def _each_stage(
         return (chunks.chunk(counted[i], stage) if chunks else 0) or 0
 
     taking_part = [groups.of(part.step) for part in timed]
-    trains = [groups.on(slot.layout.devices) for slot in trained]
+    trains = [slot.layout.groups(groups.size) for slot in trained]
 
     def of(stage: int) -> StageRuns:
         own = [i for i, stages in enumerate(taking_part) if stage in stages]
@@ -327,21 +324,25 @@ def _micro_batch_bytes(
     turn, itemsize = living.end // 2, itemsizes(steps, cost.training)
     # Tensors lie on few different sets of devices.
     changes, waits, left = (_BySet() for _ in range(3))
+    known: dict[int, tuple[Bytes, Bytes, Bytes]] = {}
     for life in living.lifetimes:
         slice_layout, devices = life.layout.one_slice, life.layout.devices
-        if devices not in changes:
-            changes[devices] = np.zeros((groups.interleave, living.end + 2), np.int64)
-            waits[devices], left[devices] = np.zeros((2, groups.interleave), np.int64)
+        if id(devices) not in known:  # hashing thousands of devices takes long
+            if devices not in changes:
+                changes[devices] = np.zeros((groups.interleave, living.end + 2), np.int64)
+                waits[devices], left[devices] = np.zeros((2, groups.interleave), np.int64)
+            known[id(devices)] = changes[devices], waits[devices], left[devices]
+        changed, waiting, after = known[id(devices)]
         number = chunks.slots.get(life.slot, 0) // groups.stages if chunks else 0
         block = prod((slice_layout or life.layout).type.block) * itemsize(life)
         # A tensor without slices is there for all chunks.
-        change = changes[devices] if slice_layout is None else changes[devices][number : number + 1]
+        change = changed if slice_layout is None else changed[number : number + 1]
         change[:, life.first] += block
         change[:, life.last + 1] -= block
         if slice_layout is not None and life.first < turn <= life.last:
-            waits[devices][number] += block
+            waiting[number] += block
         if slice_layout is not None and life.last == living.end - 1:
-            left[devices][number] += block
+            after[number] += block
     return _by_device((changes, waits, left), groups.devices)
 
 

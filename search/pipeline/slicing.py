@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.in_parts import TransferParts
 from pcg.placement.schedule import trace
-from search.cost.derivation import Applied, Scribe
+from search.cost.derivation import Applied
 from search.map.building import Builder
 from search.map.rules.cuts import applied
-from search.map.rules.cutting import CutNode
+from search.map.rules.cutting import CutNode, CutStep
 from search.map.space.axes import Strategy
 from search.pipeline.crossing import parted
 from search.pipeline.micro import MicroBatches
 
 
-@dataclass(frozen=True)
+@dataclass
 class Slicing:
-    """Slices and cuts operators of a model. ``scribe``: writes the derivation down, if given."""
+    """Slices and cuts one operator of a model."""
 
     batches: MicroBatches
     cutter: Builder
-    scribe: Scribe | None = None
+    _steps: list[CutStep] = field(init=False, default_factory=list[CutStep])
 
     def cut(
         self,
@@ -40,10 +40,9 @@ class Slicing:
         if whole in self.batches.streams.axes and self.batches.slices > 1:
             outer, made = self._sliced(whole, node, ways)
         cut = self.cutter.cut_node(whole, made, strategy, first)
-        if self.scribe is not None:
-            cut.write(self.scribe)
+        self._steps += cut.steps
         outputs = self._replaced(outer, dict(zip(made.outputs, cut.outer, strict=True)))
-        return CutNode(outputs, cut.inner, cut.view, cut.steps)
+        return CutNode(outputs, cut.inner, cut.view, tuple(self._steps))
 
     def _sliced(
         self, whole: Node, node: Node, ways: Sequence[TransferParts | None]
@@ -51,14 +50,14 @@ class Slicing:
         """The outputs of an operator in slices, and the operator on slices."""
         sliced = applied(self.batches.streams.rules[whole], node, self.batches.slices)
         assert sliced is not None
-        self._write(sliced)
+        self._steps.append((sliced, {}))
         before = trace(sliced.made[0])[0].node
         # An operand that is read twice arrives once.
         hows = dict(zip(before.inputs, ways, strict=True))
         joined = {value: self._joined(value, how) for value, how in hows.items()}
         after = Node(before.call, tuple(joined[value] for value in before.inputs))
         same = dict(zip(before.outputs, after.outputs, strict=True))
-        self._rename(same)
+        self._steps.append((None, same))
         return self._replaced(sliced.made, same), after
 
     def _joined(self, value: Value, how: TransferParts | None) -> Value:
@@ -71,14 +70,15 @@ class Slicing:
         parts = how and parted(self.batches.spaces.cuts.rules, value, how)
         for step in (parts, cancelled):
             if step is not None:
-                self._write(step)
+                self._steps.append((step, {}))
         if parts is None:
             return plain
         # The rule is applied to the value that this operator alone reads. Only then is that value
         # replaced by the one that others read too.
         (join,) = parts.made
         after = Graph((join, join.node.inputs[0])).replace({value: plain}).outputs
-        self._rename(dict(zip((join, join.node.inputs[0]), after, strict=True)))
+        same = dict(zip((join, join.node.inputs[0]), after, strict=True))
+        self._steps.append((None, same))
         return after[0]
 
     def _cancelled(self, value: Value) -> Applied | None:
@@ -95,13 +95,5 @@ class Slicing:
         """The values after a replacement in their operands. They keep their meaning for readers."""
         images = Graph(values).replace(replaced).outputs
         pairs = zip(values, images, strict=True)
-        self._rename({a: b for a, b in pairs if a not in replaced})
+        self._steps.append((None, {a: b for a, b in pairs if a not in replaced}))
         return images
-
-    def _write(self, step: Applied) -> None:
-        if self.scribe is not None:
-            self.scribe.write(step)
-
-    def _rename(self, same: Mapping[Value, Value]) -> None:
-        if self.scribe is not None:
-            self.scribe.rename(same)

@@ -20,12 +20,16 @@ from math import gcd
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node, Value
+from pcg.memo import remembered
 from pcg.readings.work import gradient_nodes
 from pcg.types.infer import index_sizes
 from pcg.types.parallel_operators import IN_TIME
 from search.cost.derivation import Derivation, in_both_directions
+from search.cost.liveness import saved_positions
+from search.map.choose.duties import Duties, duties_in
 from search.map.rules.cuts import Cuts, with_unfolded
 from search.map.space.samples import sampled
+from search.split.colours import colours
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
 
@@ -51,6 +55,19 @@ class Streams:
     cancel: Mapping[int, tuple[Rule, ...]]
     """The rules ``pipeline(batch(x, i, k), i, k) = x``, by the rank of x."""
     unfolding: Derivation
+
+    @remembered
+    def colours(self) -> Mapping[Node, int]:
+        """The colour of each operator. Operators of one colour look alike, for any number of
+        slices."""
+        return colours(self.graph, lambda node: (node.signature, self.axes.get(node)))
+
+    @remembered
+    def duties(self, compiled: bool) -> Mapping[Node, Duties]:
+        """The work of each operator in a training step. ``compiled``: whether element-wise
+        operators are fused into shared kernels."""
+        saved = saved_positions(self.graph)
+        return duties_in(self.graph, self.graph.operators, saved, compiled=compiled)
 
 
 def streams(graph: Graph, library: Library) -> Streams:

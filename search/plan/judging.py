@@ -133,11 +133,11 @@ class Judge:
         yield from self._recomputations(graph, steps, cost, 0)
 
     def on_whole(
-        self, best: PricedPlan, few: Cut, steps: Schedule, cost: CostModel
+        self, best: PricedPlan, few: Cut, steps: Schedule, cost: CostModel, *, again: bool
     ) -> PricedPlan | None:
         """The price for the whole graph of a plan that was found with few blocks. ``few``: its cut
-        graph with few blocks; ``steps``: the schedule of the whole graph. None if the recomputation
-        differs there."""
+        graph with few blocks; ``steps``: the schedule of the whole graph; ``again``: whether the
+        whole is simulated and counted again. None if the recomputation differs there."""
         nodes = best.recompute
         if nodes:
             few_steps = schedule(few.graph, few.views)
@@ -145,6 +145,8 @@ class Judge:
                 nodes = in_whole(few_steps, steps, repeated(best.choice.graph, self.more), nodes)
             except NotAlike:
                 return None
+        if not again:
+            return replace(best, recompute=nodes)
         return self._with_recomputation(best, steps, cost, nodes, ONCE)
 
     def recomputed(self, graph: Graph, steps: Schedule) -> frozenset[Node]:

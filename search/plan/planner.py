@@ -26,13 +26,12 @@ from pcg.collection import seldom_collected
 from pcg.errors import InputError, one_of
 from pcg.graph.graph import Graph
 from pcg.machine import Machine
-from pcg.placement.schedule import Schedule, schedule
-from pcg.plan.plan import Plan
+from pcg.placement.schedule import Schedule
 from pcg.plan.training import Training
 from search.choices import THRESHOLD, IndexRole, Mode, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
-from search.cost.planned import NoFasterPlan, NoPlanInTime, Planned, Stop
+from search.cost.planned import InterruptedWithPlan, NoFasterPlan, NoPlanInTime, Planned, Stop
 from search.cost.progress import OutOfTime, Phases, Teller, now
 from search.cost.unroll import NotAlike
 from search.map.choose.choosing import Choice, Chooser
@@ -40,9 +39,10 @@ from search.map.rules.cuts import Cuts
 from search.map.rules.fully_sharded import PlacedGraph
 from search.map.space.allow import Allowed, by_roles, everything, intersection
 from search.map.space.axes import Mesh
+from search.plan.complete import Completion
 from search.plan.families import PLANNERS, TURNED, Family, Strategies, cuts_windows
-from search.plan.fewer_devices import PartOfMachine, begun_at, fewer, of_each_kind
-from search.plan.finish import does_not_fit, finished
+from search.plan.fewer_devices import PartOfMachine, fewer, of_each_kind
+from search.plan.finish import does_not_fit
 from search.plan.fitting import Fitting
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
@@ -50,7 +50,7 @@ from search.plan.refining import move_once, refine
 from search.refine.overlap import SimulatedChoice, Trial
 from search.split.blocks import Folded, folded
 from search.substitute.rewrites import Limits, least_gain
-from search.substitute.variants import Variant, rewritten, variants, whole_choice, whole_variant
+from search.substitute.variants import Variant, rewritten, variants
 from substitutions.rules.store import Library
 
 _Key = tuple[int, int, bool, bool, int]
@@ -117,6 +117,7 @@ class MeshPlanner:
         self._short, self._choosers, self._variants_of = short, {}, {}
         search = SearchState()
         stop = self._searched(name, graph, search)
+        is_early = stop != "exhausted" or self._phases.is_over
         priced, self._phases.deadline = search.priced, inf
         if not priced:
             raise NoPlanInTime(name, self.seconds)
@@ -128,46 +129,12 @@ class MeshPlanner:
                 raise NoFasterPlan(name, report, data_parallel)
             over = min(c.memory - c.limit for c in priced)
             raise does_not_fit(name, self.machine, over, stop)
-        plan = self._finished(name, graph, search)
+        if search.rival < min(c.seconds for c in priced if c.fits):
+            raise NoFasterPlan(name, report, data_parallel)
+        given = graph, short, self.library, self._cost(self.machine), self._judge(short.more)
+        completion = Completion(*given, self._variants_of, is_early)
+        plan = self._phases.timed("completing", lambda: completion.plan(name, search))
         return Planned(plan, report, now() - start, data_parallel)
-
-    def _finished(self, name: str, graph: Graph, search: SearchState) -> Plan:
-        """The plan of the fastest choice that fits the whole graph, and is the same there if few
-        blocks stood for all. Raises NotAlike if there is none."""
-        short, cost = self._short, self._cost(self.machine)
-        fitting = sorted((c for c in search.priced if c.fits), key=lambda c: c.seconds)
-        for best in fitting:
-            trial = search.priced[best]
-            choice, before = best.choice, trial.before
-            if short.more:
-                variant = self._variants_of[trial.graph]
-                variant = whole_variant(variant, graph, short.more, self.library)
-                whole = None if variant is None else whole_choice(choice, variant.graph, short.more)
-                if variant is None or whole is None:
-                    continue
-                choice, before = whole, variant.derivation
-            cut = begun_at(search.firsts.get(trial, 0), trial.builder.cut(choice, before))
-            steps = schedule(cut.graph, cut.views)
-            if short.more:
-                few = trial.builder.cut(best.choice, trial.before)
-                few = begun_at(search.firsts.get(trial, 0), few)
-                remade = self._judge(short.more).on_whole(best, few, steps, cost)
-                if remade is None or not remade.fits:
-                    continue
-                best = remade
-            return finished(
-                name,
-                graph,
-                cut,
-                steps,
-                cost,
-                self.library.hash,
-                seconds=best.seconds,
-                memory=best.memory,
-                recompute=best.recompute,
-                short=short,
-            )
-        raise NotAlike
 
     def _judge(self, more: int) -> Judge:
         return Judge(self._phases, more, self._short.more > 0, self.recompute)
@@ -209,7 +176,11 @@ class MeshPlanner:
             # A first plan is found early: the first graph is the model's, without rewrites.
             (data,) = PLANNERS["data-parallel"](trials[0].graph, trials[0].chooser)
             self._fitting(trials[0], data).tries(0.0)
-        search.rival = rival(search.known)
+        try:
+            search.rival = rival(search.known)
+        except InterruptedWithPlan as interrupted:
+            search.rival = interrupted.seconds
+            raise
         rest = self._phases.timed("rewriting", lambda: list(graphs))
         trials += [self._trial(variant, cost, search) for variant in rest]
         for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):

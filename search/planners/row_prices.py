@@ -17,7 +17,7 @@ from search.map.choose.choosing import Chooser
 from search.map.choose.factors import Factor, Places
 from search.map.space.strategies import IDLE, Space
 from search.pipeline.micro import MicroBatchCosts, MicroBatches
-from search.pipeline.outline import PLAIN, Sparing
+from search.pipeline.stage_memory import PLAIN, Sparing
 
 
 @dataclass(frozen=True, eq=False)

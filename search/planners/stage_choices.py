@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pcg.memo import Memo
 from search.map.choose.factors import Factor
-from search.pipeline.outline import PLAIN, Sparing
+from search.pipeline.stage_memory import PLAIN, Sparing
 from search.planners.ilp import HeldBytes
 from search.planners.row_prices import RowPrices, StageChoice
 

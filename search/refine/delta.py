@@ -6,7 +6,8 @@ them for parts that are the same for all plans.
 
 Method: delta simulation (Jia et al., MLSys 2019, section 5.3). A program is put together of the
 ``pieces`` of its operators, few of which are new after a change, and of reshardings that were
-priced before. Its tasks are simulated until it is known to be no faster than the best.
+priced before. If the longest path of its steps is no shorter than the best, no tasks are made.
+Otherwise the tasks are simulated until they are known to be no faster.
 
 The program is that of the schedule of the cut graph, and its seconds are the same to the last bit.
 A choice takes time in proportion to its operators and tasks, plus the time to cut each operator
@@ -22,9 +23,16 @@ from typing import NamedTuple
 
 from pcg.graph.graph import Graph
 from pcg.memo import Memo
-from search.cost.bounded import BoundedSimulation
+from search.cost.bounded import ROUNDING, BoundedSimulation
 from search.cost.cost import NOTHING, CostModel, Duration
-from search.cost.tasks import ProgramStep, TaskProgram, TrainedWeights, tasks, trained_weights
+from search.cost.tasks import (
+    ProgramStep,
+    TaskProgram,
+    TrainedWeights,
+    tasks,
+    trained_weights,
+    without,
+)
 from search.map.building import Builder
 from search.map.choose.choosing import Choice
 from search.refine.pieces import OperatorPiece, OperatorPieces, WantedOperand
@@ -69,20 +77,57 @@ class DeltaSimulator:
     def takes_less(self, choice: Choice, limit: float) -> bool | None:
         """Whether a step of the plan of a choice takes less than ``limit`` seconds. None if this
         simulator can't tell (see ``program``)."""
-        program = self.program(choice)
-        if program is None:
-            return None
-        return self._simulation.seconds(tasks(program), limit) is not None
+        made = self._made(choice)
+        return None if made is None else self._simulated(made, limit) is not None
 
     def seconds(self, choice: Choice, limit: float = inf) -> float | None:
         """Seconds of a step of the plan of a choice. None if they are no less than ``limit``, or if
         this simulator can't tell (see ``program``)."""
-        program = self.program(choice)
-        return None if program is None else self._simulation.seconds(tasks(program), limit)
+        made = self._made(choice)
+        return None if made is None else self._simulated(made, limit)
 
     def program(self, choice: Choice) -> TaskProgram | None:
         """The program of the plan of a choice. None if an operator has no piece, or weights are
         fully sharded."""
+        made = self._made(choice)
+        return None if made is None else self._linked(made)
+
+    def _simulated(self, made: _Passes, limit: float) -> float | None:
+        """Seconds of a step; None if they are no less than ``limit``."""
+        if limit < inf and self._longest_path(made) >= limit * (1 + ROUNDING):
+            return None
+        return self._simulation.seconds(tasks(self._linked(made)), limit)
+
+    def _longest_path(self, made: _Passes) -> float:
+        """A lower bound of the seconds of a step: the longest path of steps that wait for each
+        other, forward and then backward, without exchanges of gradients. It is known before the
+        tasks are."""
+        waits, steps = self._simulation.waits, made.forward.steps
+        ends: list[float] = []
+        for step in steps:
+            start, forward = 0.0, step.forward
+            for at in step.reads:
+                if ends[at] > start and waits(forward, steps[at].forward):
+                    start = ends[at]
+            ends.append(start + forward.shortest)
+        longest, starts = max(ends, default=0.0), [0.0] * len(steps)
+        for at in range(len(steps) - 1, -1, -1):
+            step, back = steps[at], made.backward[at]
+            if back is NOTHING:
+                continue
+            start = starts[at]
+            if ends[at] > start and waits(back, step.forward):
+                start = ends[at]
+            late = NOTHING if step.piece is None else step.piece.late
+            end = start + (back if late is NOTHING else without(back, late)).shortest
+            longest = max(longest, end + late.shortest)
+            for source in step.reads:
+                if end > starts[source] and waits(made.backward[source], back):
+                    starts[source] = end
+        return longest
+
+    def _made(self, choice: Choice) -> _Passes | None:
+        """The forward and backward pass of the plan of a choice; None as in ``program``."""
         if choice.fully_sharded:
             return None
         outer: dict[int, int] = {}
@@ -94,7 +139,7 @@ class DeltaSimulator:
             outer.update(zip(self.pieces.makes[number], piece.outer, strict=True))
             schedule.compute(number, piece)
         outputs = [schedule.output(value, outer) for value in self.pieces.outputs]
-        return self._linked(schedule, *self._backward(schedule.steps, outputs))
+        return _Passes(schedule, *self._backward(schedule.steps, outputs))
 
     def _backward(
         self, steps: Sequence[_Step], outputs: Sequence[int]
@@ -125,10 +170,9 @@ class DeltaSimulator:
             read.update(step.operands)
         return backward, live
 
-    def _linked(
-        self, made: _Forward, backward: Sequence[Duration], live: Collection[int]
-    ) -> TaskProgram:
-        """The program of some steps, with the weights that they train."""
+    def _linked(self, passes: _Passes) -> TaskProgram:
+        """The program of both passes, with the weights that they train."""
+        made, backward, live = passes
         homes = tuple(slot for slot in made.weights if slot in live)
         numbers = {slot: number for number, slot in enumerate(homes)}
         steps: list[ProgramStep] = []
@@ -155,6 +199,15 @@ class DeltaSimulator:
         return self._sums.get(
             (back, results, counts), lambda: self.pieces.cost.with_sums(back, layouts, counts)
         )
+
+
+class _Passes(NamedTuple):
+    """The passes of a step of a plan. ``backward``: the backward pass of each step; ``live``: the
+    slots that get a gradient."""
+
+    forward: _Forward
+    backward: Sequence[Duration]
+    live: Collection[int]
 
 
 class _Forward:

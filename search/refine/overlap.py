@@ -38,7 +38,7 @@ from search.cost.progress import Phases
 from search.cost.simulate import TimedTasks, run
 from search.cost.tasks import SYNC, UPDATE, tasks
 from search.cost.unroll import NotAlike, Unrolled, unrolled
-from search.map.building import Builder
+from search.map.building import Builder, Cut
 from search.map.choose.choosing import ALL, Choice, Chooser, Exposed
 from search.map.rules.fully_sharded import PlacedGraph
 from search.map.rules.templates import CutTemplates
@@ -122,6 +122,10 @@ class Trial(Generic[Judged]):
     @property
     def builder(self) -> Builder:
         return Builder(self.chooser.spaces)
+
+    def cut(self, choice: Choice, before: Derivation) -> Cut:
+        """The graph of a choice with its derivation. ``before``: that of the choice's graph."""
+        return self.builder.cut(choice, before, self._cut)
 
     @cached_property
     def _delta(self) -> DeltaSimulator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from pcg.graph.graph import Node, Value
 from pcg.placement.schedule import Schedule, trace
@@ -33,13 +34,11 @@ class OperatorRow:
     devices: str
 
 
-def rows(plan: Plan) -> list[OperatorRow]:
-    """The computing operators of a plan, in order."""
+def rows(plan: Plan, most: int | None = None) -> list[OperatorRow]:
+    """The computing operators of a plan, in order; only the first ``most`` of them, if given."""
     names, batch = node_names(plan.graph), batch_axes(plan.graph)
-    table: list[OperatorRow] = []
-    for node, view in ((n, plan.views[n]) for n in plan.graph.nodes if n in plan.views):
-        table.append(operator_row(node, view, names, batch.get(node)))
-    return table
+    computing = islice((n for n in plan.graph.nodes if n in plan.views), most)
+    return [operator_row(node, plan.views[node], names, batch.get(node)) for node in computing]
 
 
 def operator_row(
@@ -111,7 +110,14 @@ def overall(plan: Plan) -> str:
     weighted = [node for node in nodes if any(is_weight(v) for v in node.inputs)]
     batch = batch_axes(plan.graph)
     counted = weighted or nodes
-    cuts = Counter(cut_text(node, plan.views[node], batch.get(node)) for node in counted)
+    alike: dict[object, str] = {}
+    cuts = Counter[str]()
+    for node in counted:
+        view, sources = plan.views[node], tuple(is_weight(value) for value in node.inputs)
+        key = node.signature, view, batch.get(node), sources
+        if key not in alike:
+            alike[key] = cut_text(node, view, batch.get(node))
+        cuts[alike[key]] += 1
     what = "operators with weights" if weighted else "operators"
     (first, times), *rest = cuts.most_common(MOST_CUTS + 1)
     words = [f"{first} in {times} of {len(counted)} {what}"]

@@ -2,11 +2,11 @@
 
     python deep.py llama|llama-70b|llama-405b|gpt|mixtral LAYERS NODES [PRECISION]
 
-Llama is of the width of Llama 3 8B unless it is named, GPT of GPT-3 175B, Mixtral of 8x7B, on
-``dgx-a100``, in bf16, a sequence of 2,048 for each device, or for each fourth one of more than
-eight nodes. Llama 3 405B is on ``dgx-h100``, with a sequence of 8,192 for each second device: the
-published 16 million tokens for 4,096. Prints seconds of a processor by what they went into, and the
-process's peak in GB.
+Llama has the width of Llama 3 8B unless it is named otherwise, GPT that of GPT-3 175B, Mixtral that
+of 8x7B. The machine is ``dgx-a100``, in bf16, with a sequence of 2,048 for each device, or for each
+fourth device with more than eight nodes. Llama 3 405B is on ``dgx-h100``, with a sequence of 8,192
+for each second device: the published 16 million tokens for 4,096. Prints processor seconds by
+phase, and the peak memory of the process in GB.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from unity.support.planners import planner_of
 
 LENGTH = 2048
 SECONDS = 3600.0
-"""A search may take so long: none is to end before it has tried all."""
+"""The time limit of a search. No search should end before it has tried all candidates."""
 WIDE = 8
-"""Nodes, from which on a sequence is for four devices."""
+"""The number of nodes from which on a sequence is for four devices."""
 LLAMAS = {
     "llama": (4096, 14336, 32),
     "llama-70b": (8192, 28672, 64),
     "llama-405b": (16384, 53248, 128),
 }
-"""Width, that of the layers within, and heads (Llama 3, 2024, table 3)."""
+"""Width, inner width, and number of heads (Llama 3, 2024, table 3)."""
 MACHINES = {"llama-405b": "dgx-h100"}
-"""Of models that are not for ``dgx-a100``."""
+"""The machine of models that are not for ``dgx-a100``."""
 LENGTHS = {"llama-405b": 8192}
-"""Of sequences, where they are not as long as others' (Llama 3, 2024, section 3.3.2)."""
+"""The length of sequences that differ from the others' (Llama 3, 2024, section 3.3.2)."""
 SHARES = {"llama-405b": 2}
-"""How many devices there are for a sequence, where that does not depend on nodes."""
+"""The number of devices for a sequence, if it does not depend on nodes."""
 
 
 def model_of(name: str, layers: int) -> Any:

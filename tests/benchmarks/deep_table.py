@@ -1,9 +1,9 @@
-"""A program of its own: what it takes to plan deep models, by layers and devices, as a table.
+"""A program of its own: the cost of planning deep models, by layers and devices, as a table.
 
     python deep_table.py NAME LAYERS[,LAYERS...] NODES[,NODES...]
 
-Each model is captured and planned in a process of its own, as ``deep.py`` does it, so that its
-memory is its own. Prints a row as soon as it is known; seconds are of a processor.
+Each model is captured and planned in a process of its own by ``deep.py``, so that memory is counted
+for it alone. Prints a row as soon as it is known. Seconds are processor seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks import deep
 from support.runs.programs import answer_of
 
 DEVICES = 8
-"""Of a node."""
+"""The devices of a node."""
 HEAD = (
     "| layers | devices | capture | search | memory | predicted step | plan |",
     "|---|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""Plans that a person writes for a multi-layer perceptron, priced like those of the search."""
+"""Plans of a multi-layer perceptron by hand, priced like those of the search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from search.cost.simulate import simulate
 
 
 def best_by_hand(machine: Machine, size: MlpSize, batch: int, *, on_all: bool) -> tuple[float, str]:
-    """Seconds of the best data x tensor plan of all degrees, and its name. ``on_all``: of those
+    """Seconds of the best data x tensor plan of all degrees, and its name. ``on_all``: only plans
     that use all devices."""
     best, name = inf, "none"
     degrees = [d for d in range(1, machine.devices + 1) if machine.devices % d == 0]
@@ -39,8 +39,8 @@ def best_by_hand(machine: Machine, size: MlpSize, batch: int, *, on_all: bool) -
 
 
 def _seconds(graph: Graph, machine: Machine, strides: tuple[int, int]) -> float:
-    """Seconds of a step. ``strides``: from one part of the batch to the next, and from one part of
-    a layer to the next, in devices."""
+    """Seconds of a step. ``strides``, in devices: from one part of the batch to the next, and from
+    one part of a layer to the next."""
     rows, layer = strides
     views = {
         node: MachineView(0, shape := grid(node), (rows, *[layer] * (len(shape) - 1)))

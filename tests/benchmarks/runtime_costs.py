@@ -41,14 +41,14 @@ from substitutions.audit.locate import of_module
 from substitutions.rules.store import load_library
 
 WIDTHS, SAMPLES = (1024,) * 9, 512
-"""mlp with half of its layers, an eighth as wide."""
+"""An mlp with half of its layers, an eighth as wide."""
 IMAGES = 32
-"""Samples of the small ResNet on a process."""
+"""The number of samples of the small ResNet on a process."""
 ROUNDS, WARM = 20, 3
 
 
 class OneBatch:
-    """The same data in every step, there already, so that making it takes no time."""
+    """The same data in every step, made beforehand, so that making them takes no time."""
 
     counts = False
     constants = ()
@@ -100,7 +100,7 @@ def module_step(samples: int, wrap=lambda module: module):
 
 
 def steps_of_module(module: nn.Module, inputs: Sequence[Tensor]):
-    """A step of a module that gives its loss first, with plain SGD."""
+    """A step of a module that returns its loss first, with plain SGD."""
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-4)
 
     def step() -> None:
@@ -114,8 +114,8 @@ def steps_of_module(module: nn.Module, inputs: Sequence[Tensor]):
 
 
 def compared(ours, theirs, meet=lambda: None) -> dict[str, float]:
-    """Median seconds of both, and the quartiles of the ratios of pairs: one of each in a round,
-    the other one first in every second round, so that what else goes on disturbs both alike."""
+    """Median seconds of both, and the quartiles of the ratios of pairs. A round has one of each, in
+    alternating order, so that other work on the computer disturbs both alike."""
     series: tuple[list[float], list[float]] = ([], [])
     both = list(zip(series, (ours, theirs), strict=True))
     for number in range(ROUNDS + WARM):
@@ -188,10 +188,10 @@ def resnet_main(rank: int, ranks: int, store: str) -> None:
 
 
 def peak_bytes(make) -> int:
-    """By how much more is resident at the peak of some steps than before weights are made."""
+    """The resident bytes at the peak of some steps, minus those before weights are made."""
     status, forget = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     before = _field(status, "VmRSS")
-    forget.write_text("5")  # which resets the peak
+    forget.write_text("5")  # this resets the peak
     step = make()
     for _ in range(WARM):
         step()
@@ -220,7 +220,7 @@ def main() -> None:
             print(json.dumps(compiled(model, kind, int(batch))))
         case ["peak", what]:
             torch.set_num_threads(1)
-            # Both processes have planned before, so that they begin alike.
+            # Both processes have planned before, so they begin alike.
             plan = data_parallel(World(), SAMPLES)
             makes = {
                 "plan": lambda: steps_of(plan, World()),

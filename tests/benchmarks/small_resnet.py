@@ -10,7 +10,7 @@ IMAGE = (3, 32, 32)
 
 
 class Block(nn.Module):
-    """Two convolutions and what they are added to."""
+    """Two convolutions with a residual connection."""
 
     def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Block(nn.Module):
 
 
 class SmallResNet(nn.Module):
-    """Images and labels to a loss."""
+    """A map from images and labels to a loss."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A small convolution net learns under a plan what it learns in torch's own loop."""
+"""A small convolution net reaches the same accuracy by a plan as in torch's own loop."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def eager(file, order):
 
 
 def under_a_plan(path, folder, devices, batch):
-    """The weights that a plan for some processes ends with, of the same start and order."""
+    """The weights at the end of training by a plan for some processes, with the same start and
+    order."""
     folder.mkdir()
     name, plan, weights = f"{path}:make", folder / "plan.json", folder / "weights.pt"
     unity("optimize", name, "--devices", devices, "--batch", batch, "-o", plan)
@@ -104,7 +105,7 @@ def under_a_plan(path, folder, devices, batch):
 
 @pytest.mark.benchmark
 @pytest.mark.distributed
-def test_it_learns_what_torch_learns(tmp_path, capsys):
+def test_plan_reaches_the_accuracy_of_torchs_own_loop(tmp_path, capsys):
     path = tmp_path / "net.py"
     path.write_text(SOURCE)
     spec = spec_from_file_location("net", path)
@@ -126,7 +127,8 @@ def test_it_learns_what_torch_learns(tmp_path, capsys):
         figures.append(
             f"{ours:.4f} on {devices} ({ours / theirs:.4f} of torch's, weights {apart:.1e} apart)"
         )
-        # In single precision sums of another order drift apart: step by step, hence not far.
+        # In single precision, sums in another order drift apart step by step, so the difference
+        # stays small.
         assert apart < 1e-3
         accuracies.append(ours)
     with capsys.disabled():

@@ -1,4 +1,4 @@
-"""Audits of the paper's models at 192 devices: how long they take, and for how large plans."""
+"""Audits of the paper's models at 192 devices: their time, and the sizes of the plans."""
 
 from __future__ import annotations
 

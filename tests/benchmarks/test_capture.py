@@ -15,7 +15,7 @@ MOST_GB = 4.0
 @pytest.mark.benchmark
 @pytest.mark.parametrize(("size", "most"), [("8", 30.0), ("70", 60.0)])
 def test_llama(size: str, most: float):
-    """In seconds of a processor: a machine that others use takes longer."""
+    """In processor seconds: a machine that others use takes longer."""
     answer = answer_of([sys.executable, llama.__file__, size], 900)
     print(answer)
     assert answer["cpu_seconds"] < most

@@ -1,4 +1,4 @@
-"""How long the rule library takes to generate: `make bench`.
+"""The time to generate the rule library: `make bench`.
 
 Foreign rules are explained from the files named in the environment variable RULE_FILES, separated
 by colons.
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.benchmark
 
 
 def generated(out: Path, *options: str) -> dict[str, Any]:
-    """The report of a run, with its seconds from start to end."""
+    """The report of a run, with its total seconds."""
     command = [sys.executable, "-m", "unity.generate", "--out", str(out), "--json", *options]
     start = perf_counter()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""A loop of one's own by a plan takes no longer than by torch's own ways to do the same."""
+"""A user's loop by a plan takes no longer than by torch's own functions for the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.runs.torchrun import environment, torchrun
 import unity
 
 MOST = 1.05
-"""Times as long."""
+"""The largest ratio of seconds."""
 PLANS = {"copied": "data-parallel", "sharded": "zero"}
 
 

@@ -24,7 +24,7 @@ GRAPHS = {
 
 @pytest.mark.benchmark
 def test_peaks_are_as_predicted(tmp_path: Path) -> None:
-    """Bytes of tensors alive; allocators and libraries of communication take more."""
+    """Bytes of live tensors. Allocators and communication libraries take more."""
     library, machine = load_library(), load_machine("local").with_devices(RANKS)
     ranks = Ranks(tmp_path, RANKS)
     print(f"\n{'model':16} {'planner':14} {'optimizer':9} {'predicted':>10} {'measured':>10} ratio")

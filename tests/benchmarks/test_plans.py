@@ -1,4 +1,4 @@
-"""How good plans are, and how long they take to find: `make bench`.
+"""The quality of plans, and the time to find them: `make bench`.
 
 Every figure is a ratio of plans priced by the same cost model in one run.
 """

@@ -1,7 +1,8 @@
 """Predicted against measured step times on processes of this computer: `make bench`.
 
-A profile is measured for each number of processes, as these share the cores, and plans are searched
-and priced with it. What counts is the order of the plans by time (Kendall's tau, Biometrika 1938).
+A profile is measured for each number of processes, because these share the cores. Plans are
+searched and priced with it. The result is the order of the plans by time (Kendall's tau, Biometrika
+1938).
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from unity.support.planners import planner_of
 from unity.support.speed import measured
 
 MODELS = {"mlp-tiny": (64, 512), "bert-large-tiny": (8, 32), "candle-uno-tiny": (64, 1024)}
-"""Each with two batches."""
+"""The models, each with two batches."""
 PLANNERS = ("joint", "data-parallel", "megatron")
 RANKS = (1, 2, 4)
 STEPS, ROUNDS = 16, 3
-"""Plans take turns, so many times, so that what else the computer does meets them all alike."""
+"""Plans take turns this many times, so that other work on the computer disturbs all alike."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A plan's name, and what its step takes, in seconds: predicted, and measured in each turn."""
+    """A plan's name, and the seconds of its step: predicted, and measured in each turn."""
 
     name: str
     predicted: float
@@ -51,13 +52,13 @@ class Timed:
 
     @property
     def error(self) -> float:
-        """Relative to what was measured."""
+        """The error, relative to the measured seconds."""
         return self.predicted / self.measured - 1.0
 
 
 def step_seconds(paths: Sequence[str]) -> list[tuple[float, ...]]:
-    """What each of some plans takes a step, in every turn, on rank 0 of the processes that all of
-    them share."""
+    """The seconds of a step of some plans in every turn, on rank 0 of the processes that all plans
+    share."""
     turns: list[list[float]] = []
     for _ in range(ROUNDS):
         turns.append([])
@@ -70,7 +71,7 @@ def step_seconds(paths: Sequence[str]) -> list[tuple[float, ...]]:
 
 
 def plans(ranks: int, folder: Path, library: Library) -> Iterator[tuple[str, Path, float]]:
-    """Different plans for so many processes: name, file, and predicted seconds of a step."""
+    """Different plans for some processes: name, file, and predicted seconds of a step."""
     profile = folder / f"profile-{ranks}.json"
     with pytest.raises(SystemExit) as ended:
         run_app(app, "profile", ["--devices", str(ranks), "-o", str(profile)])
@@ -96,7 +97,8 @@ def plans(ranks: int, folder: Path, library: Library) -> Iterator[tuple[str, Pat
 
 
 def tau(pairs: Sequence[tuple[float, float]]) -> float:
-    """Kendall's tau: pairs of plans that are ordered alike, less those that are not, of all."""
+    """Kendall's tau: pairs of plans in the same order, minus pairs in different orders, relative to
+    all."""
     signs = [(a - c) * (b - d) for (a, b), (c, d) in combinations(pairs, 2)]
     return sum((sign > 0) - (sign < 0) for sign in signs) / len(signs)
 

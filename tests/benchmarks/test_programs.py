@@ -28,7 +28,7 @@ PLANS = (
     *(("dlrm", planner) for planner in ("megatron", "zero", "expert", "pipeline")),
 )
 LIMIT = 60.0
-"""Seconds of validation that would mean that something hangs."""
+"""Seconds of validation after which it counts as hanging."""
 
 
 def planned(model: str, planner: str) -> Plan:
@@ -45,7 +45,7 @@ def instructions(program: Program) -> int:
 
 
 def measured(model: str, planner: str) -> tuple[int, float, float]:
-    """How many instructions all ranks have, and seconds of CPU to lower and to validate them."""
+    """The number of instructions of all ranks, and CPU seconds to lower and to validate them."""
     plan = planned(model, planner)
     gc.collect()
     start = process_time()

@@ -1,7 +1,7 @@
-"""What the runtime costs beside torch alone, in one run on one computer: `make bench`.
+"""The cost of the runtime beside torch alone, in one run on one computer: `make bench`.
 
-Of times nothing is demanded, as they are those of a computer that does other things as well: the
-ratio is printed beside the bound that it should keep, with how far it varies.
+No time is required, because the computer does other work as well. The ratio is printed beside its
+intended bound, with its variation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from support.paths import ROOT
 pytestmark = pytest.mark.benchmark
 
 TIMES = {("ddp", "4"): 1.05, ("resnet", "2"): 1.05, ("one",): 1.02}
-"""What is measured, and the ratio that it should not exceed."""
+"""The measurements, and the intended bound of each ratio."""
 MEMORY = 1.05
 
 

@@ -1,10 +1,10 @@
-"""How long plans for the paper's seven models take, and how they compare: `make bench`.
+"""The time to plan the paper's seven models, and the plans compared: `make bench`.
 
-Throughput by planner, as in the Unity paper's figures 14 and 15, predicted on ``summit``; on one
-machine in one run, so that ratios are those of plans and not of measurements. All planners choose
-from the same cuts and rewrites, and joint from all that the others choose from, but for
-``pipeline-2bw``: its gradients are of weights one update old, which is another training, so that
-its plans are shown and not compared.
+Throughput by planner, as in figures 14 and 15 of the Unity paper, predicted on ``summit``. All are
+on one machine in one run, so ratios are those of plans, not of measurements. All planners choose
+from the same cuts and rewrites, and joint from all choices of the others. The exception is
+``pipeline-2bw``: its gradients are at weights one update old, which is another training, so its
+plans are shown and not compared.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PLANNERS = {
 """Each family of strategies, and each order of algebra and cuts."""
 NOT_COMPARED = "pipeline-2bw"
 GAINS = ("mlp", "dlrm", "xdl", "candle-uno", "inception-v3")
-"""Models of which the paper's plans are faster than data parallelism and than an expert's."""
+"""Models for which the paper's plans are faster than data parallelism and than an expert's."""
 NODES = (1, 2, 4, 8, 16, 32)
 LAYERS = (24, 48, 96)
 
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.benchmark
 
 
 def unused_library() -> Library:
-    """A library that no search has used: what its rules come to for a graph is kept with it."""
+    """A library that no search has used, because a library keeps the rules made for a graph."""
     return replace(load_library())
 
 
@@ -89,8 +89,8 @@ def test_plans_of_the_papers_models(model, nodes):
 
 
 def _check_paper(model: str, seconds: Mapping[str, float]) -> None:
-    """What the paper finds at 192 devices, as far as plans fit: ResNeXt-50 is best cut along the
-    samples, others are not. Without tables an expert's plan is data parallelism."""
+    """Check the paper's results at 192 devices, as far as plans fit: ResNeXt-50 is best cut along
+    the samples, other models are not. Without tables an expert's plan is data parallelism."""
     if model == "resnext50":
         assert seconds["joint"] >= 0.98 * seconds["data-parallel"]
     for other in ("data-parallel", "expert"):
@@ -108,8 +108,8 @@ def test_time_against_devices(machine, nodes):
 
 
 def test_time_against_layers():
-    """Layers that are alike are worked out once: what is left grows with their number at most.
-    (Where a plan does not fit, prices of memory are tried as well: these devices have enough.)"""
+    """Equal layers are priced once, so the rest grows at most with their number. (If a plan does
+    not fit, prices of memory are tried as well. These devices have enough memory.)"""
     machine, library = load_machine("dgx-h100").with_nodes(24), load_library()
     seconds: list[float] = []
     for layers in LAYERS:
@@ -130,5 +130,5 @@ def test_time_against_layers():
 
 @pytest.mark.soak
 def test_budgets_end_searches():
-    """Seconds of the processor: see ``budgets``."""
+    """In processor seconds: see ``budgets``."""
     assert worst_excess(0, 20) < 2.0

@@ -1,7 +1,7 @@
-"""How long rules take to decide: `make bench`.
+"""The time to decide rules: `make bench`.
 
-The foreign rules are made here, in the schema and of the kind of those that FlexFlow publishes:
-chains of moves in two orders, and a linear layer with moves before or after it. Files named in the
+The foreign rules are made here, in the schema and of the kind that FlexFlow publishes: chains of
+moves in two orders, and a linear layer with moves before or after it. Files named in the
 environment variable RULE_FILES, separated by colons, are measured as well.
 """
 
@@ -105,7 +105,7 @@ def _has_meaning(rule: ForeignRule) -> bool:
 
 
 def write_rules(path: Path, count: int) -> None:
-    """A file of ``count`` rules, a fifth of them ill-typed as in what is published, the same in
+    """A file of ``count`` rules, a fifth of them ill-typed as in the published files, the same in
     every run."""
     random = Random(0)
     pairs = random.sample(list(_pairs()), 6 * count)

@@ -29,7 +29,7 @@ def ranks() -> Iterator[Ranks]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Runs plans on four processes and demands that they agree with one."""
+    """Runs plans on four processes and checks that they agree with one process."""
 
     ranks: Ranks
 

@@ -2,10 +2,10 @@
 
     python ranks.py RANKS FOLDER
 
-Each line of the standard input is an order in JSON: a plan file, and either options of a run or a
-folder for the results of plain steps. Each line of the standard output is the reply: rank 0's
-report, or the files that the ranks have written, or what bytes of tensors each holds at its peak
-with the ``peaks`` optimizer, or the error of the first rank that has one.
+Each line of the standard input is an order in JSON: a plan file, and either the options of a run or
+a folder for the results of plain steps. Each line of the standard output is the reply: the report
+of rank 0, the files that the ranks have written, the peak bytes of tensors of each rank (with the
+``peaks`` optimizer), or the error of the first rank that has one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from runtime.train.worker import run_plan
 from runtime.world.collectives import World
 
 TIMEOUT = timedelta(seconds=60)
-"""Long, for other work may slow the computer down; only what hangs takes it."""
+"""Long, because other work may slow the computer down. Only a run that hangs takes it."""
 
 
 def rank_main(rank: int, ranks: int, folder: str, connection: Connection) -> None:
@@ -50,7 +50,7 @@ def rank_main(rank: int, ranks: int, folder: str, connection: Connection) -> Non
     world = World(rank, ranks)
     while True:
         order = connection.recv()
-        # Rather an end with a traceback than a test that never ends.
+        # An end with a traceback is better than a test that never ends.
         faulthandler.dump_traceback_later(4 * TIMEOUT.total_seconds(), exit=True)
         connection.send(answer(world, order))
         faulthandler.cancel_dump_traceback_later()
@@ -75,7 +75,7 @@ def answer(world: World, order: dict) -> dict:
 
 
 def together(replies: list[dict]) -> dict:
-    """What all ranks reply."""
+    """The replies of all ranks."""
     for reply in replies:
         if "error" in reply:
             return reply
@@ -87,8 +87,8 @@ def together(replies: list[dict]) -> dict:
 
 def main() -> None:
     ranks, folder = int(sys.argv[1]), sys.argv[2]
-    import_module("torch._dynamo")  # else the first optimizer of each rank imports it
-    # Forked, so that torch is imported once; nothing has started a thread yet.
+    import_module("torch._dynamo")  # otherwise the first optimizer of each rank imports it
+    # Forked, so that torch is imported once. No thread has started yet.
     context = get_context("fork")
     connections: list[Connection] = []
     for rank in range(ranks):

@@ -1,4 +1,4 @@
-"""Plans that recompute, communication too, on four processes: as training on one."""
+"""Plans that recompute operators and communication, on four processes, against training on one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXACT = 1e-9
 
 
 def exact(report) -> bool:
-    """Within the tolerance that is asked of every new kind of plan."""
+    """Whether the results are within the tolerance of every new kind of plan."""
     return all(min(c.absolute, c.relative) <= EXACT for c in report.comparisons)
 
 
@@ -36,7 +36,7 @@ def test_weights_that_are_gathered_again(name, agree):
     ("planner", "choice"),
     a_third([*product(("megatron", "zero", "pipeline"), (Recompute.SELECTIVE, Recompute.FULL))]),
 )
-def test_what_a_planner_recomputes(planner, choice, agree):
+def test_plan_that_recomputes_trains_as_one_process(planner, choice, agree):
     """Sequence parallelism, fully sharded weights, and micro-batches in stages."""
     machine, training = load_machine("local").with_devices(RANKS), Training("adam")
     graph = capture_model("bert-large-tiny", 8, RANKS).graph

@@ -1,4 +1,4 @@
-"""Functions that work slice by slice in plans of data parallelism: cut, audited, trained."""
+"""Functions that work slice by slice, in plans of data parallelism: cut, audited, trained."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Sliced(nn.Module):
 
 
 class Pictures(nn.Module):
-    """Convolutions, pools and samples of pictures."""
+    """Convolutions, pools and grid samples of images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,14 +101,14 @@ def trained(plan: Plan) -> tuple[list[float], dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("make", [sliced, pytest.param(pictures, marks=pytest.mark.soak)])
-def test_data_parallelism_cuts_them(make: Any) -> None:
+def test_data_parallelism_cuts_batched_functions(make: Any) -> None:
     graph = captured(make)
     assert not opaque_nodes(graph)
     assert sum(isinstance(function, Batched) for function in torch_functions(graph)) >= 4
     plan = planned(parse_graph(print_graph(graph)), DEVICES)
     for node in plan.graph.operators:
         for operand in (v.node for v in node.inputs if v.node.name == "combine"):
-            # The same blocks again: nothing is gathered.
+            # The same blocks again: no gather.
             assert node.name == "partition"
             assert node.operator_call.values == operand.operator_call.values
     for node in plan.graph.operators:
@@ -121,7 +121,7 @@ def test_data_parallelism_cuts_them(make: Any) -> None:
         torch.testing.assert_close(weight, alone[1][name], rtol=1e-10, atol=1e-12)
 
 
-def test_an_audit_follows_it_and_proves_its_rules_again() -> None:
+def test_audit_follows_the_plan_and_proves_its_rules_again() -> None:
     followed = replay(planned(captured(sliced), DEVICES), load_library().rules)
     assert followed.findings == ()
     own = {name: rule for name, rule in followed.rules.items() if name.startswith("batched_")}

@@ -26,7 +26,7 @@ evenly = scale(mean_loss(weighed), factor=-0.1)
 loss = add(scale(mean_loss(multiply(chosen, weighed)), factor=-32.4), evenly)
 return loss, logits
 """
-"""With a weight for each class, and with smoothed labels."""
+"""Losses with a weight for each class, and with smoothed labels."""
 
 
 @pytest.mark.parametrize("degrees", ["tensor=4", "tensor=2,micro-batches=2"])

@@ -1,4 +1,5 @@
-"""Sequences that are cut among devices: each has some rows of queries, and all keys and values."""
+"""Sequences that are cut over devices: each device has some rows of queries, and all keys and
+values."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ y = batch_matmul(softmax(add(scores, hidden), axis=2), v)
 """
 SEEN = "expand(lower_triangle(rows=16, columns=16), axis=0, size=2)"
 MASK = f"scale(shift({SEEN}, offset=-1.0), factor=1e30)"
-"""How capture writes what may not be seen."""
+"""The mask as capture writes it."""
 
 KINDS = {
     "causal": ("y = causal_attention(q, k, v)\n", "y = causal_attention(q, k, v)\n"),
@@ -56,7 +57,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_queries_in_rows(agree, kind: str):
+def test_attention_with_queries_cut_in_rows(agree, kind: str):
     whole, cut = KINDS[kind]
     agree(WEIGHTS + WHOLE + whole + LOSS, WEIGHTS + CUT + cut + SUMMED)
 
@@ -70,10 +71,10 @@ w = weight[8, 32]
 y = matmul({kind}_attention(matmul(x, wq), matmul(x, wk), matmul(x, wv)), w)
 return mean_loss(multiply(y, y)), y
 """
-"""One sequence, and three heads: on four devices it is rows that are cut, or nothing."""
+"""One sequence and three heads: on four devices only rows can be cut."""
 
 
-def test_rows_as_the_search_cuts_them(agree):
+def test_attention_cut_in_rows_by_the_search(agree):
     machine = load_machine("tests/data/two-devices.toml").with_nodes(2).with_devices(4)
     planner = MeshPlanner(machine, load_library(), mode=Mode.PARALLEL)
     plan = planner.plan("long", parse_graph(LONG.format(kind="causal"))).plan

@@ -1,4 +1,4 @@
-"""Runs that lose processes, hang or are told to stop, and what they leave behind."""
+"""Runs that lose processes, hang or are told to stop, and the files that they leave behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.graphs.two_layers import BY_COLUMNS, BY_ROWS, BY_SLICES, MODEL
 from support.runs.commands import no_worker_is_left, run_here
-from support.runs.disturbed import Course, Disturbed, same_course
+from support.runs.disturbed import Disturbed, RunFolder, same_course
 
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import save_plan
@@ -46,8 +46,7 @@ def write(tmp_path, plan_of):
 
 
 def sliced(plan_of, kind):
-    """Two stages: with the weights of one update before, with a pass for weights, or of two chunks
-    each."""
+    """Two stages: with weights one update old, with a pass for weights, or of two chunks each."""
     graph = parse_graph(BY_SLICES)
     if kind in ("slices", "late"):
         second = ("matmul", "multiply", "mean_loss")
@@ -84,7 +83,7 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_pa
     disturbed = Disturbed(plan, tmp_path / "disturbed", own, launcher)
     disturbed.wait_for_step(20)
     disturbed.kill_worker(1)
-    alone = Course(tmp_path / "alone")
+    alone = RunFolder(tmp_path / "alone")
     undisturbed = run_here(*alone.arguments(plan, *given))
     assert undisturbed.status == 0, undisturbed.err
     status, _, err = disturbed.finish()
@@ -96,9 +95,9 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_pa
 
 
 @pytest.mark.soak
-def test_a_restart_is_no_consent_to_go_on_with_another_run(write, tmp_path):
+def test_restart_by_torchrun_does_not_resume_another_run(write, tmp_path):
     plan = write("columns", 1)
-    old = Course(tmp_path / "run")
+    old = RunFolder(tmp_path / "run")
     assert run_here(*old.arguments(plan, *options(3, 100))).status == 0
     launcher = (*TORCHRUN, "1", "--max-restarts", "1")
     again = Disturbed(plan, tmp_path / "run", options(6, 100), launcher)
@@ -118,8 +117,8 @@ def test_a_restart_is_no_consent_to_go_on_with_another_run(write, tmp_path):
         pytest.param("late", marks=pytest.mark.soak),
     ],
 )
-def test_told_to_stop_a_run_leaves_a_checkpoint_and_another_plan_goes_on(kind, write, tmp_path):
-    """Also where slices of the next batch are under way."""
+def test_stopped_run_leaves_a_checkpoint_that_another_plan_resumes(kind, write, tmp_path):
+    """Also while slices of the next batch are under way."""
     run = Disturbed(write(kind, 2), tmp_path / "run", options(100_000, 100_000))
     run.wait_for_step(3)
     run.process.send_signal(signal.SIGTERM)
@@ -152,10 +151,10 @@ class Samples:
 
 
 def test_a_hung_peer_ends_the_run_with_rank_step_and_communication(write, tmp_path):
-    """The data of rank 1 does not come in step 4; rank 0 waits for its rows."""
+    """The data of rank 1 do not come in step 4. Rank 0 waits for its rows."""
     (tmp_path / "data.py").write_text(HANGING)
     given = ("--steps", "10", "--timeout", "3", "--data", f"{tmp_path / 'data.py'}:Samples")
-    course = Course(tmp_path / "run")
+    course = RunFolder(tmp_path / "run")
     run = run_here(*course.arguments(write("rows", 2), *given))
     assert run.status == TRY_AGAIN
     (line,) = [line for line in run.err.splitlines() if line.startswith("unity: error: ")]
@@ -193,7 +192,7 @@ WRITING, READING = (
 def test_a_peer_that_is_lost_in_a_checkpoint(write, tmp_path, function):
     (tmp_path / "data.py").write_text(STUCK.format(function=function))
     data = ("--data", f"{tmp_path / 'data.py'}:Samples", "--resume", "--timeout")
-    course = Course(tmp_path / "run")
+    course = RunFolder(tmp_path / "run")
     if function == READING:
         alone = course.arguments(write("rows", 1), "--steps", "2", *data, "60")
         assert run_here(*alone).status == 0
@@ -212,8 +211,8 @@ def test_a_peer_that_is_lost_in_a_checkpoint(write, tmp_path, function):
 
 @pytest.mark.soak
 def test_thirty_kills_at_random_moments(write, tmp_path):
-    """Over plans and optimizers, each run with kills at any time: while it starts, in a step, in a
-    checkpoint, while it starts again."""
+    """Over plans and optimizers. Each run is killed at random times: while it starts, in a step, in
+    a checkpoint, and while it starts again."""
     drawn = random.Random(6)
     kills = runs = 0
     while kills < 30:

@@ -1,9 +1,9 @@
-"""Forty kinds of faults: each ends in one line that names the right rank, with the status that says
-whether to try again, leaves no process and no file, and loses nothing: resumed, the run has the
-losses of one that nothing befell.
+"""Forty kinds of faults. Each ends in one line that names the right rank, with the status that
+tells whether to try again. It leaves no process and no file, and loses nothing: the resumed run has
+the losses of a run without faults.
 
-The few that run with every change are in tests/distributed/test_faults.py, what decides who is to
-blame is in tests/runtime/world/test_blame.py.
+The few that run with every change are in tests/distributed/test_faults.py. The choice of the rank
+to blame is tested in tests/runtime/world/test_blame.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tempfile import mkdtemp
 import pytest
 from support.graphs.two_layers import BY_ROWS, MODEL
 from support.runs.commands import run_here
-from support.runs.disturbed import Course, Disturbed, same_course
+from support.runs.disturbed import Disturbed, RunFolder, same_course
 from support.runs.faulty import (
     TORCHRUN,
     Fault,
@@ -47,7 +47,7 @@ SUDDEN = r"worker {} ended suddenly, by {}"
 STOPPED = r"stopped by {} after step \d+, checkpoint .*/step-\d+"
 ONE_RESTART = ("--max-restarts", "1")
 
-# What a rank was last heard to do may be a second old, in which short runs make all their steps.
+# The last report of a rank may be a second old, and short runs make all their steps in that time.
 FAULTS = {
     "rank 0 killed": Fault(AGAIN, SUDDEN.format(0, "signal SIGKILL"), act=to_worker(0, KILL)),
     "rank 1 killed": Fault(AGAIN, SUDDEN.format(1, "signal SIGKILL"), act=to_worker(1, KILL)),
@@ -192,9 +192,9 @@ def plan(tmp_path_factory, plan_of):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, plan):
-    """A run that nothing befalls."""
+    """A run without faults."""
     scene = Scene(tmp_path_factory.mktemp("alone"), plan)
-    run = Course(scene.folder / "run")
+    run = RunFolder(scene.folder / "run")
     ended = run_here(*run.arguments(plan, *scene.given))
     assert ended.status == 0, ended.err
     return run
@@ -202,7 +202,7 @@ def alone(tmp_path_factory, plan):
 
 @pytest.fixture
 def temporary(monkeypatch):
-    """A folder for temporary files, with a short name, as sockets need."""
+    """A folder for temporary files with a short name, because sockets need one."""
     folder = Path(mkdtemp(prefix="t", dir="/tmp"))
     monkeypatch.setenv("TMPDIR", str(folder))
     yield folder
@@ -210,14 +210,14 @@ def temporary(monkeypatch):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault(name, plan, alone, temporary, tmp_path):
+def test_run_survives_or_reports_the_fault(name, plan, alone, temporary, tmp_path):
     scene, fault = Scene(tmp_path, plan), FAULTS[name]
     scene.demand(fault, scene.start(fault), alone, temporary)
 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """The folder of checkpoints as a disk of its own; what is called sets its size."""
+    """The folder of checkpoints as a separate disk. The returned function sets its size."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount")
     folder = tmp_path / "run" / "checkpoints"
@@ -233,7 +233,7 @@ def small_disk(tmp_path):
 
 
 def after_checkpoint(step, act):
-    """What acts once the checkpoint of a step is there, which load can delay."""
+    """A disturbance once the checkpoint of a step is there, which load can delay."""
 
     def acting(run):
         run.wait_for_checkpoint(step)
@@ -251,7 +251,7 @@ def filled(scene):
 
 
 def test_a_disk_that_becomes_full(plan, alone, tmp_path, small_disk):
-    """Checkpoints are left out with a warning; of the last one it is said that it is lost."""
+    """Checkpoints are left out with a warning. The loss of the last one is reported."""
     small_disk("size=1m")
     scene = Scene(tmp_path, plan)
     run = scene.start(Fault(AGAIN, act=after_checkpoint(10, lambda run: filled(scene))))

@@ -1,4 +1,4 @@
-"""Batch norms by local statistics: what torch's DistributedDataParallel trains."""
+"""Batch norms by local statistics train as torch's DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def alone(groups, library):
 
 
 def whole(plan, steps, part):
-    """A tensor of each weight, put together of the pieces of all ranks."""
+    """The whole tensor of each weight, from the pieces of all ranks."""
     shapes = {n.leaf.name: n.leaf.type.shape for n in plan.model.leaves if n.leaf.kind == "weight"}
     assembled = {name: torch.full(shape, torch.nan).double() for name, shape in shapes.items()}
     for piece in (piece for rank in steps for piece in rank.pieces):
@@ -68,7 +68,7 @@ def whole(plan, steps, part):
 
 
 def named(plan, tensors):
-    """By the names and in the shapes of the module."""
+    """The tensors by the names and in the shapes of the module."""
     parameters = {name: plan.naming.parameter(name) for name in tensors}
     return {
         p.names[0]: tensors[n].mT if p.transposed else tensors[n] for n, p in parameters.items()
@@ -76,7 +76,7 @@ def named(plan, tensors):
 
 
 def started(plan):
-    """The module's state as a run of ours begins."""
+    """The module's state at the start of one of our runs."""
     program = Lowering(plan).program(0)
     executor = Executor(program, World(), "fp64")
     weights = {w.leaf.name: executor.weights[w.register] for w in program.weights}
@@ -107,9 +107,11 @@ def assert_same(plan, steps, wanted, *, running=True):
     ("devices", "families"),
     [(2, ("data-parallel", "zero")), (4, ("data-parallel",)), (4, ("zero",))],
 )
-def test_they_are_those_of_distributed_data_parallel(devices, families, library, tmp_path, request):
+def test_local_statistics_train_as_distributed_data_parallel(
+    devices, families, library, tmp_path, request
+):
     """Losses, gradients, weights and running statistics, on as many devices as there are groups,
-    and on fewer, of which each has several."""
+    and on fewer devices with several groups each."""
     first = alone(devices, library)
     wanted = trained(tmp_path, devices, started(first), batches(first))
     plans = [first]
@@ -128,7 +130,7 @@ def test_they_are_those_of_distributed_data_parallel(devices, families, library,
 
 
 def test_the_data_parallel_plan_exchanges_gradients_alone(library):
-    """Nothing forward: each device has the statistics that it needs."""
+    """Nothing is exchanged in the forward pass: each device has the statistics that it needs."""
     plan = planned(2, 2, library)
     for rank in range(2):
         lines = str(Lowering(plan).program(rank)).splitlines()
@@ -138,13 +140,14 @@ def test_the_data_parallel_plan_exchanges_gradients_alone(library):
 
 @pytest.mark.parametrize("family", ["data-parallel", "zero"])
 @pytest.mark.parametrize(("groups", "devices"), a_third([(2, 2), (4, 2), (4, 4)]))
-def test_their_programs_are_those_of_the_plan(groups, devices, family, library):
+def test_programs_of_local_statistics_are_valid(groups, devices, family, library):
     validate_lowered(Lowering(planned(groups, devices, library, family)))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_statistics_are_those_of_the_first_group(groups):
-    """By kernel and by equation, from the norm itself and of what no norm reads as it is."""
+    """By kernel and by equation, from the norm itself and from tensors that no norm reads
+    directly."""
     torch.manual_seed(0)
     x = torch.randn(8, 3, 2, 5, dtype=torch.float64)
     weight, bias = torch.randn(2, 3, dtype=torch.float64)
@@ -164,7 +167,8 @@ def by_equation(call, tensors):
 
 
 def test_a_tensor_that_no_norm_reads_is_read_once_more():
-    """Where rules have taken a norm apart: the rows of its first group, on who holds them."""
+    """If rules have decomposed a norm, the rows of its first group are read on the devices that
+    hold them."""
     model = parse_graph(
         "x = input[8, 3]\nw = weight[3]\nb = weight[3]\n"
         "return mean_loss(ghost_batch_norm(sigmoid(x), w, b, groups=2, eps=0.1))"

@@ -1,4 +1,4 @@
-"""Operators cut along every index that they leave free, against training on one process."""
+"""Operators cut along every free index, against training on one process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_embedding_softmax_and_layer_norm_cut_by_rows(agree):
 
 
 def test_embedding_cut_by_vocabulary(agree):
-    """Each device looks up the ids of its own rows; the others are zeros of its partial sum."""
+    """Each device looks up the ids of its own rows. The other rows of its partial sum are zeros."""
     model = f"""{NORM}
         y = layer_norm(embedding(ids, table), gain, bias, eps=0.00001)
         {END}
@@ -149,7 +149,7 @@ def test_attention_cut_by_batch_and_by_heads(agree):
 
 
 def test_concat_and_split_cut_along_the_other_dimension(agree):
-    """split of the concat at another place, so that both outputs mix both inputs."""
+    """A split of the concat at another place, so that both outputs mix both inputs."""
     leaves = """
         x = input[8, 12]
         a = weight[12, 4]
@@ -228,7 +228,7 @@ def test_partials_pass_through_linear_operators(agree):
 
 
 def test_losses_as_partial_sums_and_as_copies(agree):
-    """Partials that are never reduced still mean their sum; copies of a loss count once."""
+    """Partials that are never reduced still mean their sum. Copies of a loss count once."""
     leaves = "x = input[8, 8]\nw = weight[8, 8]\n"
     model = f"{leaves}loss = sum_loss(gelu(matmul(x, w)))\nreturn loss"
     agree(

@@ -1,4 +1,4 @@
-"""What a plan takes at its peak is what the search counted: tensors alive on real ranks."""
+"""The peak memory of a plan on real ranks is the one that the search counted, by live tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.cases import a_third
 from support.plans.pipelines import plan_of
-from support.runs.held_bytes import Held
+from support.runs.held_bytes import LiveBytes
 from support.runs.peaks import peak_bytes
 from torch import Tensor, nn
 from torch.nn import functional
@@ -38,7 +38,7 @@ from substitutions.rules.store import load_library
 
 RANKS = 4
 TOLERANCE = 0.1
-"""Of the count; an operator or an update under way holds a few tensors of its own."""
+"""Relative to the count. An operator or an update under way holds a few tensors of its own."""
 
 
 class Dropping(nn.Module):
@@ -74,7 +74,7 @@ def planned(name, planner, optimizer, devices):
 
 @cache
 def measured(ranks, name, planner, optimizer):
-    """What the ranks take at their peaks, in bytes."""
+    """The peak bytes of all ranks."""
     return ranks.peaks(planned(name, planner, optimizer, RANKS), optimizer)
 
 
@@ -83,8 +83,8 @@ def counted(plan, optimizer, precision: Precision = "fp32"):
     return peak_memory(steps, Training(optimizer, precision), plan.recompute)
 
 
-def test_what_is_alive_is_counted_once_and_until_it_has_gone():
-    with Held() as held:
+def test_live_storage_is_counted_once_until_it_is_freed():
+    with LiveBytes() as held:
         x = torch.zeros(100)
         views = x.view(10, 10), x[3:]
         assert (held.now, held.peak) == (400, 400)
@@ -113,8 +113,8 @@ def test_peaks_of_ranks_are_those_of_the_count(name, planner, optimizer, ranks):
 
 
 def recomputed(plan, which):
-    """The plan with all recomputed that a set of names stands for; the loss holds more while it is
-    under way than its equation says."""
+    """The plan that recomputes all operators with these names. While the loss is computed, it holds
+    more than its equation has."""
     nodes = [n for n in plan.graph.nodes if not n.is_leaf and "loss" not in n.name]
     wanted = [n for n in nodes if n.name != "cross_entropy" and which(n)]
     return replace(plan, recompute=frozenset(wanted))
@@ -131,7 +131,7 @@ def recomputed(plan, which):
     ],
 )
 def test_the_peaks_of_plans_that_recompute(name, optimizer, which, ranks):
-    """What is gathered again is not held in between."""
+    """Tensors that are gathered again are not held in between."""
     kept = planned(name, "zero", optimizer, RANKS)
     plan = recomputed(kept, which)
     wanted = counted(plan, optimizer).total
@@ -149,8 +149,8 @@ def test_the_peak_of_one_device_that_recomputes_any_set(seed):
     assert peak == pytest.approx(counted(plan, "sgd").total, rel=1.5 * TOLERANCE)
 
 
-def test_of_a_mask_a_byte_an_element_is_held():
-    """And no numbers beside it: without dropout there is as much less, and what is dropped."""
+def test_dropout_mask_is_held_with_one_byte_an_element():
+    """No random numbers are held beside it."""
     plan = planned("dropping", "data-parallel", "sgd", 1)
     life = [life for life in liveness(schedule(plan.graph, plan.views)).lifetimes if life.itemsize]
     assert [one.itemsize for one in life] == [1] * 6
@@ -162,8 +162,9 @@ def test_of_a_mask_a_byte_an_element_is_held():
     assert not [one for one in twice if one.itemsize and one.first < turn <= one.last]
 
 
-def test_what_micro_batches_hold_of_what_they_make_again():
-    """Only that of the one under way. The data of all is there from the start, beside the count."""
+def test_recomputed_tensors_are_held_for_one_micro_batch_only():
+    """Only the micro-batch under way holds recomputed tensors. The data of all micro-batches are
+    there from the start, beside the count."""
     graph = GRAPHS["activations"]()
     machine = load_machine("local").with_devices(1)
     cost = CostModel(machine)
@@ -198,7 +199,7 @@ def test_the_peak_of_one_device(name, optimizer, precision):
 
 
 def test_weights_in_parts_take_less(ranks):
-    """Of what Adam keeps of large weights, a quarter each, and no more than the count promises."""
+    """Each device has a quarter of Adam's states of large weights, and no more than the count."""
     peaks = {
         planner: max(measured(ranks, "weights", planner, "adam"))
         for planner in ("data-parallel", "zero")

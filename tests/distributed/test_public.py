@@ -1,4 +1,4 @@
-"""Public models on four processes: losses, gradients and weights are those of torch alone."""
+"""Public models on four processes: losses, gradients and weights equal those of torch alone."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ COMMAND = ROOT / "tests" / "benchmarks" / "public" / "training.py"
         # Queries without a key.
         ("padded/gpt2", "data"),
         ("padded/llama", "data,tensor,pipeline"),
-        # Each micro-batch has another number of labels that count.
+        # Each micro-batch has a different number of labels that count.
         ("ignoring/llama", "data,pipeline"),
-        # Experts, whose weights the graph has as one.
+        # Experts whose weights are one weight in the graph.
         ("mixtral", "tensor"),
     ],
 )
 def test_training_by_a_plan_is_that_of_torch(name: str, ways: str) -> None:
-    """In a process of its own: ranks are forked from one that has no threads yet."""
+    """In a separate process: ranks are forked from a process that has no threads yet."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, str(COMMAND), name, "--ways", ways],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.pages import ROOT, blocks
-from support.runs.torchrun import WAIT, killed, ran, torchrun
+from support.runs.torchrun import WAIT, killed, output_of, torchrun
 
 import unity
 
@@ -40,7 +40,7 @@ torch.save(model.state_dict(), "resumed.pt")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files of the page, and the plan that it makes."""
+    """The files of the page, and its plan."""
     monkeypatch.syspath_prepend(tmp_path)
     for block in blocks(PAGE):
         if block.file is not None:
@@ -62,7 +62,7 @@ def test_two_lines_train_by_a_plan_what_torch_trains(folder: Path, monkeypatch: 
     monkeypatch.chdir(folder)
     exec(compile(before, "train.py", "exec"), {})
     (folder / "weights.pt").rename(folder / "expected.pt")
-    ran(torchrun("train_by_plan.py"), folder)
+    output_of(torchrun("train_by_plan.py"), folder)
     expected = torch.load(folder / "expected.pt", weights_only=True)
     actual = torch.load(folder / "weights.pt", weights_only=True)
     assert list(actual) == list(expected)
@@ -73,7 +73,7 @@ def test_two_lines_train_by_a_plan_what_torch_trains(folder: Path, monkeypatch: 
 def test_killed_and_resumed(folder: Path):
     (folder / "resumed.py").write_text(RESUMED, "utf-8")
     killed(torchrun("resumed.py"), folder)
-    assert "first 3" in ran(torchrun("resumed.py"), folder)
+    assert "first 3" in output_of(torchrun("resumed.py"), folder)
     resumed = torch.load(folder / "resumed.pt", weights_only=True)
     from my_words import batch_of, make_model  # pyright: ignore[reportMissingImports]
 

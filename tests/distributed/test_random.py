@@ -1,5 +1,5 @@
-"""Random small models, cut and placed at random, with random operators computed again, against
-training on one process. Ranks are threads."""
+"""Random small models, cut and placed at random, with random operators recomputed, against training
+on one process. Ranks are threads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from runtime.train.worker import run_plan
 
 
 def agrees(plan: Plan, steps: int = 2) -> None:
-    """Training by a plan does what training on one process does, also where a group does all in
-    order, as with NCCL."""
+    """Check that training by a plan agrees with one process, also if a group has one order, as with
+    NCCL."""
     lowering = Lowering(plan)
     options = TrainingOptions(steps=steps, recipe=Recipe(rate=0.1), precision="fp64", check=True)
     report = on_ranks(

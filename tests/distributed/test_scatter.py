@@ -1,4 +1,4 @@
-"""Messages along edges on four devices, cut in each way that sums by place allow."""
+"""Messages along edges on four devices, in each cut that sums by place allow."""
 
 from __future__ import annotations
 

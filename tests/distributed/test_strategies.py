@@ -150,7 +150,8 @@ def test_all_to_all_between_layers(agree):
 
 
 def test_weights_stored_in_parts_and_combined_before_use(agree):
-    """ZeRO: each weight lives in four parts, is gathered for use, and its gradient is scattered."""
+    """ZeRO: each weight is stored in four parts and gathered before use, and its gradient is
+    scattered."""
     agree(
         MLP,
         """
@@ -170,7 +171,7 @@ def test_weights_stored_in_parts_and_combined_before_use(agree):
 
 
 def test_operators_on_different_devices(agree):
-    """The layers run on devices 0-1, 2-3 and 1-2, so that pieces go from device to device."""
+    """The layers run on devices 0-1, 2-3 and 1-2, so pieces cross between devices."""
     agree(
         MLP,
         """
@@ -209,7 +210,7 @@ return loss, combine(batch(y, dim=0, degree=2), dim=0, degree=4)
 
 
 def test_a_pipeline_of_one_stage_whose_ranks_meet_in_every_slice(agree):
-    """A rank without the loss begins to add it up before that, in another group."""
+    """A rank without the loss begins to add the loss up earlier, in another group."""
     model = """
     x = input[16, 12]
     w1 = weight[12, 16]
@@ -230,7 +231,7 @@ def test_interleaved_stages(agree):
 
 
 def test_copies_that_cross_stages_in_parts(agree):
-    """Tensor parallelism of two in each of two stages: each process sends a half of its own."""
+    """Tensor parallelism of two in each of two stages. Each process sends one half."""
     plan = by_degrees("tensor=2,pipeline=2,micro-batches=4", load_library())
     chains = [trace(v)[1] for n in plan.graph.operators if not n.is_parallel for v in n.inputs]
     assert any(stated_parts(chain) for chain in chains)
@@ -238,12 +239,12 @@ def test_copies_that_cross_stages_in_parts(agree):
 
 
 @pytest.mark.soak
-def test_interleaved_stages_of_one_process_each_as_the_search_cuts_them(agree):
+def test_interleaved_stages_of_the_search_with_one_process_each(agree):
     """The tables of dlrm are looked up in the first chunk, and read by several."""
     agree.of(planned("xdl-tiny", load_library(), 8, 4, interleave=2))
 
 
-def test_rows_of_an_image_as_the_search_plans_them(agree):
+def test_rows_of_an_image_cut_by_the_search(agree):
     plan = MeshPlanner(four_devices(), load_library()).plan("image", parse_graph(ONE_IMAGE)).plan
     haloed = [node for node in plan.graph.nodes if any(t.degrees.halos for t in node.types)]
     assert len(haloed) >= 2
@@ -258,10 +259,10 @@ y = add(tanh(matmul(x, w1)), relu(matmul(x, w2)))
 loss = mean_loss(multiply(y, y))
 return loss, y
 """
-"""Of these sizes nothing can be cut."""
+"""These sizes cannot be cut."""
 
 
-def test_branches_side_by_side_as_the_search_plans_them(agree):
+def test_branches_side_by_side_by_the_search(agree):
     machine = load_machine("tests/data/two-devices.toml").with_nodes(2).with_devices(4)
     # With algebra, the two products are one.
     planner = MeshPlanner(machine, load_library(), mode=Mode.PARALLEL)
@@ -273,7 +274,7 @@ def test_branches_side_by_side_as_the_search_plans_them(agree):
 
 
 def test_branches_on_halves_of_the_devices(agree):
-    """One layer on devices 0-1, one on 2-3; pieces go from these to the others and back."""
+    """One layer on devices 0-1, one on 2-3. Pieces cross from these to the others and back."""
     model = TOWERS.replace("7, 11", "8, 12").replace("11, 13", "12, 4")
     agree(
         model,
@@ -309,8 +310,8 @@ return mean_loss(multiply(y, y)), y
 
 
 def test_rows_of_images_with_halos_of_their_neighbours(agree):
-    """The first halo comes from the data, the last one from neighbours, and its gradient goes back
-    to them; the pool reads nothing beyond its rows."""
+    """The first halo comes from the data, and the last one from neighbours, to which its gradient
+    goes back. The pool reads nothing beyond its rows."""
     report = agree(
         WINDOWS,
         f"""{IMAGES}
@@ -327,7 +328,7 @@ def test_rows_of_images_with_halos_of_their_neighbours(agree):
 
 
 def test_rows_and_columns_of_images(agree):
-    """In two ways; halos wider than what is read, and as wide as the whole."""
+    """Cut in two dimensions, with halos wider than needed and as wide as the whole tensor."""
     agree(
         WINDOWS,
         f"""{IMAGES}
@@ -349,7 +350,7 @@ def test_rows_and_columns_of_images(agree):
 
 
 def test_stages_on_devices_of_two_kinds(agree):
-    """Two stages of two devices each, of which the faster ones have more layers."""
+    """Two stages of two devices each. The faster devices have more layers."""
     machine = mixed(load_machine("p3-16xlarge"), load_machine("dgx-h100"), per_node=2, nodes=2)
     plan = PipelinePlanner(machine, load_library()).plan("layers", layers(9, 64, 2048)).plan
     assert plan.pipeline is not None

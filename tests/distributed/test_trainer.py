@@ -1,4 +1,4 @@
-"""The Trainer of transformers by a plan: killed, resumed, and equal to itself on one process."""
+"""The Trainer of transformers by a plan: killed and resumed, it equals itself on one process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.pages import ROOT, blocks
-from support.runs.torchrun import WAIT, killed, ran, torchrun
+from support.runs.torchrun import WAIT, killed, output_of, torchrun
 from support.runs.trainers import Trainers
 
 pytest.importorskip("transformers")
@@ -57,7 +57,7 @@ TRAINED = ("loss", "grad_norm", "learning_rate", "eval_loss", "step")
 
 
 def logged(folder: Path) -> list[dict[str, float]]:
-    """What a Trainer noted of each step that it took, evaluations among them."""
+    """The figures that a Trainer noted of each step, with its evaluations."""
     state = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())
     return [{n: v for n, v in entry.items() if n in TRAINED} for entry in state["log_history"]]
 
@@ -66,7 +66,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return import_module("safetensors.torch").load_file(folder / "model.safetensors")
 
 
-def test_killed_and_resumed_it_trains_as_on_one_process(tmp_path: Path):
+def test_killed_and_resumed_trainer_trains_as_on_one_process(tmp_path: Path):
     for block in blocks(PAGE):
         if block.file is not None:
             (tmp_path / block.file).write_text(block.text, "utf-8")
@@ -75,14 +75,14 @@ def test_killed_and_resumed_it_trains_as_on_one_process(tmp_path: Path):
     assert len([line for line in ndiff(theirs, ours) if line[0] == "+"]) == 3
     with (tmp_path / "my_texts.py").open("a") as file:
         file.write(EXACT)
-    ran([sys.executable, before.name], tmp_path)
+    output_of([sys.executable, before.name], tmp_path)
     (tmp_path / "texts").rename(tmp_path / "expected")
-    ran([sys.executable, "plan_texts.py"], tmp_path)
+    output_of([sys.executable, "plan_texts.py"], tmp_path)
     after.write_text(after.read_text().replace("\ntrainer.train(", WAITS))
     killed(torchrun(after.name), tmp_path)
     assert (tmp_path / "texts" / "checkpoint-3").is_dir()
     (tmp_path / "killed").touch()
-    ran(torchrun(after.name), tmp_path)
+    output_of(torchrun(after.name), tmp_path)
     expected, actual = (logged(tmp_path / name) for name in ("expected", "texts"))
     assert [entry.keys() for entry in actual] == [entry.keys() for entry in expected]
     for ours, theirs in zip(actual, expected, strict=True):
@@ -101,8 +101,8 @@ def test_killed_and_resumed_it_trains_as_on_one_process(tmp_path: Path):
 
 
 @pytest.mark.soak
-def test_grouped_killed_and_resumed_on_four_processes_it_trains_as_by_ddp(tmp_path: Path):
-    """With texts of several lengths, and an evaluation that does not divide."""
+def test_killed_and_resumed_trainer_on_four_processes_trains_as_ddp(tmp_path: Path):
+    """With texts of several lengths, and an evaluation whose size does not divide."""
     arguments = {"group_by_length": True, "per_device_eval_batch_size": 3}
     trainers = Trainers(tmp_path, 4)
     trainers.prepare("zero")

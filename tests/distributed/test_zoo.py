@@ -1,7 +1,7 @@
 """Plans of every planner for the models of the zoo, against the modules themselves.
 
-Losses, gradients and parameters after three steps agree with the torch module that the model is,
-trained in double precision. Ranks are threads of one process; for all plans they are processes.
+Losses, gradients and parameters after three steps agree with the torch module of the model, trained
+in double precision. Ranks are threads of one process. For all plans they are processes.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from unity.support.planners import planner_of
 TINY = [name for name in MODELS if name.endswith(("-tiny", "-mnist"))]
 NEAR = 1e-9
 SECONDS = 20.0
-"""That a search may take."""
+"""The time limit of a search."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Losses of all steps; weights after them, and gradients of the last one, by leaf; and what
-    batch norms have kept, by name."""
+    """The losses of all steps; by leaf, the weights after them and the gradients of the last step;
+    and running statistics by name."""
 
     losses: tuple[float, ...]
     weights: dict[str, torch.Tensor]
@@ -49,7 +49,7 @@ class Trained:
 
 
 def fed(captured: Captured, example, step: int):
-    """The inputs of a step, as the module takes them."""
+    """The inputs of a step, in the form that the module takes."""
     leaves = {node.leaf.name: node.leaf for node in captured.graph.leaves}
     names = iter(captured.inputs)
 
@@ -66,7 +66,8 @@ def fed(captured: Captured, example, step: int):
 
 @lru_cache(maxsize=32)
 def module_trained(name: str, batch: int, *, delayed: bool) -> Trained:
-    """What torch makes of the module. ``delayed``: as PipeDream-2BW updates weights."""
+    """The results of torch's training of the module. ``delayed``: with updates as in
+    PipeDream-2BW."""
     captured = capture_model(name, batch, 1)
     leaves = {node.leaf.name: node.leaf for node in captured.graph.leaves}
     with in_float64():
@@ -93,7 +94,7 @@ def module_trained(name: str, batch: int, *, delayed: bool) -> Trained:
 
 
 def planned(name: str, planner: str, devices: int) -> Plan:
-    """A planner's plan; skips where it has none."""
+    """A plan by a planner. Skips the test if the planner has none."""
     # Six devices a node, or eight.
     machine = load_machine("dgx-a100" if devices % 3 else "summit").with_devices(devices)
     captured = capture_model(name, batch_of(name, devices), 1)
@@ -111,7 +112,7 @@ def batch_of(name: str, devices: int) -> int:
 
 
 def check(plan: Plan, stepped: list[Stepped]) -> None:
-    """Demand that what all ranks have is what the module has."""
+    """Check that all ranks have the results of the module."""
     devices = plan.machine.devices
     delayed = plan.pipeline is not None and plan.pipeline.schedule == "2bw"
     wanted = module_trained(plan.model_name, batch_of(plan.model_name, devices), delayed=delayed)
@@ -149,7 +150,7 @@ def test_plans_train_as_the_module(name, planner, devices):
 
 @pytest.fixture(scope="module", params=[1, 2, 4, 6, 8])
 def group(request):
-    """Connected processes, as many as there are devices."""
+    """Connected processes, one for each device."""
     with TemporaryDirectory() as folder:
         pool = Ranks(Path(folder), request.param)
         yield pool

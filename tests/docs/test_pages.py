@@ -1,4 +1,4 @@
-"""What the documentation names exists: links, paths, modules, options, figures, words."""
+"""Names in the documentation exist: links, paths, modules, options, figures, words."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 COMMAND = re.compile(r"(?:^|\s)(?:python -m unity\.|-m unity\.|unity[ .])([a-z]\w*)")
 API = re.compile(rf"(?<!-m )\bunity\.(?:{'|'.join(unity.__all__)})\b(?! --)")
-"""A function of the Python API, of which some are called as commands are."""
+"""A function of the Python API. Some are called like commands."""
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 FOREIGN = {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "-m", "--help"}
-"""Options of torchrun and of Python, and the one that every command has."""
+"""Options of torchrun and of Python, and the option that every command has."""
 
 OF_OURS = ("way back", "ways to lie", "way to lie", "stretch", "weights in parts", "mesh digit")
 """Words that the glossary has others for."""
@@ -45,7 +45,7 @@ def options() -> dict[str, set[str]]:
 
 
 def lines_of_code(page: Path) -> list[str]:
-    """What a page shows as code: commands, and what stands within a line."""
+    """The code on a page: commands, and code within a line."""
     shown = [b for b in blocks(page) if b.file is None and b.language in ("sh", "console")]
     return [s.command for b in shown for s in steps(b)] + CODE.findall(prose(page))
 

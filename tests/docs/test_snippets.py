@@ -1,4 +1,4 @@
-"""The commands and snippets of the documentation do and print what the pages say."""
+"""The commands and snippets of the documentation work and print what the pages show."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_remarks_and_files_are_read(tmp_path: Path):
     assert [block.line for block in blocks] == [3, 9, 16, 22]
 
 
-def test_commands_are_told_from_what_they_print(tmp_path: Path):
+def test_commands_are_separated_from_their_output(tmp_path: Path):
     (block,) = read("```console\n$ a b\n1\n2\n$ c\n```\n", tmp_path)
     assert [(s.command, s.prints) for s in steps(block)] == [("a b", ("1", "2")), ("c", ())]
     (block,) = read("```sh\na b\n\nc\n```\n", tmp_path)
@@ -87,7 +87,7 @@ PRINTED = ["one", "two in 1.5 s", "┏━━┓", "│ a │ 2 │", "four"]
         ["one", "...", "two in 1 s", "...", "four"],
     ],
 )
-def test_what_agrees(shown: list[str]):
+def test_output_that_agrees_has_no_difference(shown: list[str]):
     assert difference(shown, PRINTED) is None
 
 
@@ -106,7 +106,7 @@ def test_what_agrees(shown: list[str]):
         ["...", "four", "...", "one", "..."],
     ],
 )
-def test_what_differs(shown: list[str]):
+def test_output_that_differs_has_a_difference(shown: list[str]):
     assert difference(shown, PRINTED) is not None
 
 

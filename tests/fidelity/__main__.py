@@ -2,7 +2,7 @@
 
     python -m fidelity [NAME ...]
 
-A NAME is a part of a run's or a point's name.
+A NAME is a part of the name of a run or a point.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fidelity.price import Priced, priced
 
 
 def main(names: Sequence[str]) -> None:
-    """Price the points of some names, or all."""
+    """Price the points whose names are given, or all points."""
     every: list[Priced] = []
     for point in points():
         if names and not any(name in f"{point.run} {point.name}" for name in names):
@@ -46,7 +46,7 @@ def main(names: Sequence[str]) -> None:
 
 
 def _memory(one: Priced) -> str:
-    """Predicted memory and, where some is published, its error."""
+    """The predicted memory and, if a figure is published, its error."""
     error = one.memory_error
     told = "" if error is None else f", {error:+.1%} of published"
     reserved = "" if one.reserved is None else f", {one.reserved / 1e9:.1f} reserved"

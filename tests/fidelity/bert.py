@@ -1,4 +1,4 @@
-"""BERT as it is pre-trained, on masked tokens and on pairs of sentences (Devlin et al., 2019)."""
+"""BERT in pre-training, on masked tokens and on pairs of sentences (Devlin et al., 2019)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Bert:
     sequence: int
     vocabulary: int
     masked: int = 0
-    """How many tokens of a sequence the last layer has logits for; all where there are none."""
+    """The number of tokens of a sequence for which the last layer has logits. All if 0."""
     dropout: float = 0.1
 
 
 class EncoderLayer(nn.Module):
-    """Attention and feed-forward; each is added to its input and normed after it."""
+    """Attention and feed-forward. Each is added to its input and normed after that."""
 
     def __init__(self, of: Bert) -> None:
         super().__init__()
@@ -50,10 +50,10 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Tokens and their segments, [batch, sequence] each, with a mask [batch, 1, 1, sequence] that
-    is added to scores, the tokens to predict, and whether sentences follow each other, [batch]; to
-    the sum of both mean cross-entropies. Where only some tokens are predicted, ``places`` says
-    which, [batch, masked], and labels are of these."""
+    """A map from tokens and their segments, [batch, sequence] each, with a mask [batch, 1, 1,
+    sequence] that is added to scores, the tokens to predict, and whether sentences follow each
+    other, [batch], to the sum of both mean cross-entropies. If only some tokens are predicted,
+    ``places`` has their positions, [batch, masked], and labels are of these."""
 
     def __init__(self, of: Bert) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Encoder(nn.Module):
 
 
 def inputs_of(of: Bert, batch: int) -> tuple[Tensor, ...]:
-    """Example inputs of a batch, on the device that tensors are made on."""
+    """Example inputs of a batch, on the device of new tensors."""
     tokens = torch.zeros(batch, of.sequence, dtype=torch.long)
     mask, pairs = torch.zeros(batch, 1, 1, of.sequence), torch.zeros(batch, dtype=torch.long)
     if not of.masked:

@@ -34,23 +34,24 @@ class RunFile(FileModel):
     compiled: bool = True
     """Whether element-wise work is fused."""
     shares_updates: bool = False
-    """Whether gradients, wide weights and states are divided among data-parallel GPUs."""
+    """Whether data-parallel GPUs divide gradients, wide weights and states among them."""
     reserves: bool = False
-    """Whether its memory is what torch's allocator reserved, and not what tensors take."""
+    """Whether the published memory is the bytes that torch's allocator reserved, instead of the
+    bytes of tensors."""
     architecture: Literal["gpt", "llama", "bert", "resnet"] = "gpt"
     overlaps: bool = True
     """Whether the system runs communication beside computation."""
     memory_bytes: int | None = None
-    """Of its GPUs, where they have not what the machine's have."""
+    """The memory of the GPUs, if it differs from the machine's."""
     memory_bandwidth: float | None = None
-    """Likewise."""
+    """The memory bandwidth of the GPUs, if it differs from the machine's."""
     model: dict[str, int | float | bool | tuple[int, ...]] = Field(strict=False)
-    """What all its models have."""
+    """The properties that all models of the file have."""
     columns: tuple[str, ...] = Field(strict=False)
     calibrates: tuple[str, ...] = Field(strict=False)
-    """Models, with their sequence where one is given."""
+    """Models that calibrate, each with its sequence length if one is given."""
     calibrated_on: int = 1 << 20
-    """On so many GPUs at most."""
+    """The largest number of GPUs of points that calibrate."""
     points: tuple[tuple[str | int | float | bool, ...], ...] = Field(strict=False)
 
 
@@ -60,7 +61,7 @@ class PointsFile(FileModel):
 
 @dataclass(frozen=True)
 class Point:
-    """A step that somebody measured."""
+    """A measured step."""
 
     run: str
     name: str
@@ -71,7 +72,7 @@ class Point:
     degrees: HandDegrees
     seconds: float
     memory: float | None
-    """Bytes on a GPU, where the source gives them."""
+    """Bytes on a GPU, if the source gives them."""
     precision: Precision
     overlaps: bool
     calibrates: bool
@@ -84,7 +85,7 @@ class Point:
 
 
 def points() -> list[Point]:
-    """All of them, in the order of the file."""
+    """All points, in the order of the file."""
     return [point for run in read_toml(POINTS, PointsFile).runs for point in _points(run)]
 
 
@@ -119,7 +120,7 @@ def _points(run: RunFile) -> Iterator[Point]:
 
 
 def _plan(row: Mapping[str, Any]) -> tuple[HandDegrees, int]:
-    """How a point was parallelized, and its global batch."""
+    """The parallelization of a point, and its global batch."""
     if "degrees" in row:
         return parse_degrees(row["degrees"]), row["batch"]
     batches, recompute = row["micro_batches"], "full" if row["checkpointed"] else "none"
@@ -128,7 +129,7 @@ def _plan(row: Mapping[str, Any]) -> tuple[HandDegrees, int]:
 
 
 def _seconds(measured: Measured, value: float, model: Model, batch: int, gpus: int) -> float:
-    """Seconds of a step, from what a source gives."""
+    """Seconds of a step, from the figures of a source."""
     if measured == "seconds":
         return value
     if measured == "samples":
@@ -144,5 +145,5 @@ def _seconds(measured: Measured, value: float, model: Model, batch: int, gpus: i
 
 
 def held_out(every: Sequence[Point]) -> list[Point]:
-    """Those that nothing is fitted to."""
+    """The points to which nothing is fitted."""
     return [point for point in every if not point.calibrates]

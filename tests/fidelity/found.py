@@ -1,10 +1,10 @@
-"""Print what the planner finds beside published plans: ``make found``.
+"""Print the planner's own plans beside published plans: ``make found``.
 
     python -m fidelity.found [NAME ...]
 
-A NAME is a part of a run's or a point's name. Of each model the fastest published plan at a number
-of GPUs is taken. Both plans are priced alike: on the same graph and machine, in the same formats,
-and with communication beside computation, as the runtime here has it.
+A NAME is a part of the name of a run or a point. For each model, the fastest published plan at each
+number of GPUs is taken. Both plans are priced alike: on the same graph and machine, in the same
+formats, and with communication beside computation, as in our runtime.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from substitutions.rules.store import load_library
 from unity.support.planners import planner_of
 
 SECONDS = 3600.0
-"""A search may take so long: none is to end before it has tried all."""
+"""The time limit of a search. No search should end before it has tried all candidates."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A published plan, and the plan that is found, priced alike."""
+    """A published plan and the planner's plan, priced alike."""
 
     point: Point
     published_seconds: float
@@ -38,19 +38,20 @@ class Found:
 
     @property
     def ratio(self) -> float:
-        """Seconds of the plan found to those of the published one; below 1 where it is faster."""
+        """Seconds of the planner's plan relative to the published one. Below 1 if the planner's is
+        faster."""
         return self.plan.estimates.step_seconds / self.published_seconds
 
     @property
     def fits(self) -> bool:
-        """Whether the plan found has the memory."""
+        """Whether the planner's plan fits in memory."""
         limit = machine_of(self.point).memory_limit()
         return self.plan.estimates.peak_memory_bytes <= limit
 
 
 def found(point: Point) -> Found:
-    """The plan that the planner finds for a point's model, batch and machine. Raises
-    NegativeAnswer where it finds none."""
+    """The planner's plan for a point's model, batch and machine. Raises NegativeAnswer if it finds
+    none."""
     graph = graph_of_point(point)
     by_hand = made(point, overlaps=True)
     planner = planner_of(
@@ -61,7 +62,7 @@ def found(point: Point) -> Found:
 
 
 def published() -> list[Point]:
-    """Of each transformer and number of GPUs, the plan that was measured to be fastest."""
+    """For each transformer and number of GPUs, the plan with the fastest measured step."""
     best: dict[tuple[str, str, int], Point] = {}
     for point in points():
         if isinstance(point.model, Gpt | Llama):
@@ -72,7 +73,7 @@ def published() -> list[Point]:
 
 
 def main(names: Sequence[str]) -> None:
-    """Plan the models of some names, or all."""
+    """Plan the models whose names are given, or all models."""
     for point in published():
         if names and not any(name in f"{point.run} {point.name}" for name in names):
             continue
@@ -93,7 +94,7 @@ def main(names: Sequence[str]) -> None:
 
 
 def _told(one: Found) -> str:
-    """How the plan found differs, in short."""
+    """The differences of the planner's plan, in short."""
     pipeline, decisions = one.plan.pipeline, one.plan
     stages = "no stages"
     if pipeline is not None:

@@ -1,7 +1,7 @@
 """The transformers of published runs, as plain modules that ``pcg.capture`` reads.
 
-Each follows its source in what a step computes: which products have biases, whether attention is
-one kernel, where dropout stands, and whether the table of tokens is the last layer's weight.
+Each follows its source in the computation of a step: which products have biases, whether attention
+is one kernel, the places of dropout, and whether the table of tokens is the last layer's weight.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Gpt:
     bias: bool = True
     """Whether products and norms have biases."""
     dropout: float = 0.1
-    """On attention's probabilities, and before each residual sum."""
+    """The rate of dropout on attention's probabilities, and before each residual sum."""
     one_kernel: bool = False
     """Whether attention is one kernel (FlashAttention)."""
 
@@ -49,7 +49,7 @@ class Llama:
 
 
 class Attention(nn.Module):
-    """Causal self-attention; one product makes queries, keys and values."""
+    """Causal self-attention. One product makes queries, keys and values."""
 
     def __init__(self, of: Gpt) -> None:
         super().__init__()
@@ -93,7 +93,8 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Tokens and the tokens to predict, [batch, sequence] each, to the mean cross-entropy."""
+    """A map from tokens and the tokens to predict, [batch, sequence] each, to the mean
+    cross-entropy."""
 
     def __init__(self, of: Gpt) -> None:
         super().__init__()
@@ -161,7 +162,7 @@ class LlamaLayer(nn.Module):
 
 
 class LlamaDecoder(nn.Module):
-    """As ``Decoder``; the last layer has a weight of its own."""
+    """Like ``Decoder``, but the last layer has a weight of its own."""
 
     def __init__(self, of: Llama) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Price published plans as the planner by hand does."""
+"""Price published plans as the planner of plans by hand does."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from search.pipeline.price import StageGroups, fullest
 from substitutions.rules.store import load_library
 
 TRAINING = Training("adam", "bf16", compiled=True)
-"""Mixed precision, and fused kernels: of biases, activations, dropout and residual sums in Megatron
-and with torch.compile alike. Runs say what they have else."""
+"""Mixed precision and fused kernels: of biases, activations, dropout and residual sums, both in
+Megatron and with torch.compile. Runs state their differences."""
 
 
 @dataclass(frozen=True)
 class Priced:
-    """What a published step is predicted to take."""
+    """The prediction for a published step."""
 
     point: Point
     seconds: float
     memory: int
     reserved: int | None = None
-    """What torch's allocator is predicted to reserve, where that is what is published."""
+    """The predicted bytes that torch's allocator reserves, if these are published."""
 
     @property
     def error(self) -> float:
-        """Of the prediction; negative where it is too fast."""
+        """The relative error of the predicted seconds. Negative if the prediction is too fast."""
         return self.seconds / self.point.seconds - 1
 
     @property
     def memory_error(self) -> float | None:
-        """Of the predicted memory, where some is published."""
+        """The relative error of the predicted memory, if memory is published."""
         published = self.point.memory
         predicted = self.memory if self.reserved is None else self.reserved
         return None if published is None else predicted / published - 1
 
     @property
     def is_refused(self) -> bool:
-        """Whether what ran is predicted not to fit."""
+        """Whether the measured plan is predicted not to fit."""
         return self.memory > machine_of(self.point).memory_limit()
 
 
@@ -63,7 +63,8 @@ def priced(point: Point) -> Priced:
 
 
 def made(point: Point, *, overlaps: bool) -> HandPlan:
-    """The published plan of a point. ``overlaps``: whether communication is beside computation."""
+    """The published plan of a point. ``overlaps``: whether communication runs beside
+    computation."""
     planner = HandPlanner(
         machine_of(point), load_library(), point.degrees, training_of(point), overlaps=overlaps
     )
@@ -81,7 +82,7 @@ def machine_of(point: Point) -> Machine:
 
 
 def training_of(point: Point) -> Training:
-    """How a point was trained."""
+    """The training of a point."""
     return Training(point.optimizer, point.precision, point.compiled)
 
 
@@ -94,22 +95,22 @@ def graph_of_point(point: Point) -> Graph:
 
 @lru_cache(maxsize=2)
 def graph_of(model: Model, batch: int, norm_groups: int = 1) -> Graph:
-    """A model as it is captured, without weights; its batch norms take statistics of so many groups
-    of samples."""
+    """The graph of a model, captured without weights. Its batch norms take statistics of ``groups``
+    groups of samples."""
     with torch.device("meta"):
         module, inputs = module_of(model, batch)
     return capture(module, inputs, norm_groups=norm_groups).graph
 
 
 def _reserved(point: Point, plan: HandPlan) -> int:
-    """What torch's allocator reserves for a plan."""
+    """The bytes that torch's allocator reserves for a plan."""
     selects = point.degrees.recompute == "alternate"
     return reserved_bytes(graph_of_point(point), plan, training_of(point), selects=selects)
 
 
 def _divided(point: Point, plan: HandPlan) -> int:
-    """Bytes that the fullest GPU is spared as data-parallel ones divide gradients, wide weights and
-    states among them."""
+    """The bytes that the fullest GPU saves because data-parallel GPUs divide gradients, wide
+    weights and states."""
     training, data = training_of(point), point.degrees.data(point.gpus)
     of = point.degrees
     if of.pipeline > 1 or of.micro_batches > 1:

@@ -1,7 +1,8 @@
 """Bytes that torch reserves for a step of fully sharded training, as torchtitan reports them.
 
-Problem: what a source publishes is what torch's allocator had taken from the device, which is more
-than tensors take: a block that is free is kept, and may be too small for what is asked for next.
+Problem: sources publish the bytes that torch's allocator had taken from the device. These are more
+than the bytes of tensors: the allocator keeps free blocks, which may be too small for the next
+request.
 
 Method: tensors come and go as ``search.cost.liveness`` says, once forward and back, and an
 allocator as torch's serves them: that is ``CachingAllocator``. What that system holds beside what
@@ -41,15 +42,15 @@ from search.split.blocks import blocks_of
 
 WIDE, NARROW = 4, 2
 STEPS = 2
-"""After so many, as much is reserved as ever."""
+"""The number of steps after which no more is reserved."""
 MIB = 1 << 20
 Span = tuple[int, int, int]
-"""From when to when a tensor is held, and its bytes."""
+"""The first and the last time at which a tensor is held, and its bytes."""
 
 
 @dataclass(eq=False)
 class Block:
-    """A part of a segment that was asked of the device."""
+    """A part of a segment that was taken from the device."""
 
     bytes: int
     is_small: bool
@@ -112,8 +113,8 @@ class CachingAllocator:
 
 
 def reserved_bytes(graph: Graph, plan: HandPlan, training: Training, *, selects: bool) -> int:
-    """What is reserved on the first GPU for a plan of fully sharded weights. ``graph``: the one
-    that is planned; ``selects``: whether checkpointing selects operators."""
+    """The bytes reserved on the first GPU for a plan of fully sharded weights. ``graph``: the
+    planned graph. ``selects``: whether checkpointing selects operators."""
     living = liveness(plan.steps, plan.recompute)
     itemsize = itemsizes(plan.steps, training)
     spans = [
@@ -131,7 +132,7 @@ def reserved_bytes(graph: Graph, plan: HandPlan, training: Training, *, selects:
 
 
 def _losses(plan: HandPlan, end: int) -> Iterator[Span]:
-    """Narrow logits, and what a cross-entropy makes of the wide ones on its way."""
+    """Narrow logits, and the tensors that a cross-entropy makes of the wide ones."""
     steps = plan.steps.steps
     makers = {slot: at for at, step in enumerate(steps) for slot in step.results}
     for at, step in enumerate(steps):
@@ -148,7 +149,7 @@ def _losses(plan: HandPlan, end: int) -> Iterator[Span]:
 
 
 def _gathered(graph: Graph, plan: HandPlan, end: int) -> Iterator[Span]:
-    """The root's parameters, and wide gradients of all that is gathered."""
+    """The root's parameters, and the wide gradients of all gathered weights."""
     blocks = blocks_of(graph)
     inner = frozenset[Node]() if blocks is None else blocks.operators
     names = {leaf.leaf.name for node in inner for leaf in _weights(node)}
@@ -165,7 +166,7 @@ def _weights(node: Node) -> list[Node]:
 
 
 def _checkpointed(graph: Graph, plan: HandPlan, living: Liveness) -> Iterator[Span]:
-    """What selected operators return and no backward pass reads."""
+    """The outputs of selected operators that no backward pass reads."""
     blocks = blocks_of(graph)
     if blocks is None:
         return
@@ -181,8 +182,8 @@ def _checkpointed(graph: Graph, plan: HandPlan, living: Liveness) -> Iterator[Sp
 
 
 def _served(spans: Sequence[Span], weights: Sequence[int], end: int) -> int:
-    """What an allocator reserves for weights of so many bytes and, in each step, for what comes and
-    goes."""
+    """The bytes that an allocator reserves for weights of some bytes and, in each step, for tensors
+    that come and go."""
     allocator, begins = CachingAllocator(), defaultdict[int, list[Span]](list)
     for span in spans:
         begins[span[0]].append(span)

@@ -10,20 +10,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 WIDEN = 4
-"""So many times as many channels does a block have as its inner convolution."""
+"""The number of channels of a block, relative to its inner convolution."""
 STEM = 64
 
 
 @dataclass(frozen=True)
 class ResNet:
-    """A residual network of bottleneck blocks, so many in each of four groups."""
+    """A residual network of bottleneck blocks. ``blocks``: the number of blocks in each of four
+    groups."""
 
     blocks: tuple[int, int, int, int]
     classes: int
     size: int
     """Pixels of an image's height and width."""
     smoothing: float = 0.1
-    """Of labels."""
+    """The smoothing of labels."""
 
 
 class Normed(nn.Sequential):
@@ -51,7 +52,7 @@ class Bottleneck(nn.Module):
 
 
 class Residual(nn.Module):
-    """Images [batch, 3, size, size] and classes [batch] to the mean cross-entropy."""
+    """A map from images [batch, 3, size, size] and classes [batch] to the mean cross-entropy."""
 
     def __init__(self, of: ResNet) -> None:
         super().__init__()
@@ -72,5 +73,5 @@ class Residual(nn.Module):
 
 
 def inputs_of(of: ResNet, batch: int) -> tuple[Tensor, Tensor]:
-    """Example inputs of a batch, on the device that tensors are made on."""
+    """Example inputs of a batch, on the device of new tensors."""
     return torch.zeros(batch, 3, of.size, of.size), torch.zeros(batch, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""What a transformer's layer keeps for its backward pass, by the formulas of Korthikanti et al.
+"""The saved tensors of a transformer's layer, by the formulas of Korthikanti et al.
 
 Their section 4 counts bytes of 16-bit activations and of one-byte masks, for a sequence s, a micro-
 batch b, a hidden size h, a heads and t tensor-parallel devices (table 2).
@@ -21,7 +21,7 @@ from substitutions.rules.store import load_library
 
 H, A, S, B, T = 64, 8, 16, 2, 4
 QUADRATIC = 5 * A * S / H
-"""What is kept of scores, in units of s b h; the paper's 5 a s / h."""
+"""The bytes saved of scores, in units of s b h; the paper's 5 a s / h."""
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_layer_keeps_as_much_as_the_paper_says(degrees: str, units: float):
 
 
 def _kept(layers: int, degrees: str) -> int:
-    """Bytes that a device has kept when the forward pass ends, without weights and data."""
+    """Bytes that a device holds when the forward pass ends, without weights and data."""
     machine = load_machine("dgx-a100").with_devices(parse_degrees(degrees).tensor)
     graph = graph_of(Gpt(layers, H, A, S, 64), B)
     plan = HandPlanner(machine, load_library(), parse_degrees(degrees), TRAINING).priced(graph)

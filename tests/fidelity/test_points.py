@@ -1,4 +1,4 @@
-"""The published points, as they are read; ``make fidelity`` prices them."""
+"""The published points as data. ``make fidelity`` prices them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_points_are_read():
         assert 0 < point.seconds < inf
 
 
-def test_most_points_judge():
+def test_most_points_of_each_run_are_held_out():
     every = points()
     calibrating = [p for p in every if p.calibrates]
     assert len(held_out(every)) + len(calibrating) == len(every)
@@ -47,7 +47,8 @@ def test_most_points_judge():
 
 
 def test_seconds_follow_from_what_is_published():
-    """Of Megatron's 1.7B the paper says 137 TFLOP/s a GPU; of MPT-7B 4,641 tokens a second."""
+    """Megatron's paper states 137 TFLOP/s a GPU for the 1.7B model, and the source of MPT-7B 4,641
+    tokens a second."""
     by_name = {(p.run, p.name): p for p in points()}
     small = by_name["Megatron 2021", "1.7B"]
     parameters = 12 * 24 * 2304**2 + 51200 * 2304
@@ -79,7 +80,7 @@ def test_models_have_as_many_parameters_as_is_published(model, parameters):
 
 
 def test_a_small_llama_attends_to_what_came_before():
-    """And its graph computes what it does."""
+    """Its graph computes the same."""
     model = Llama(2, 32, 4, 2, 48, 12, 20)
     torch.manual_seed(0)
     module = decoder_of(model).double()
@@ -131,7 +132,7 @@ def test_divided_updates_are_less_memory():
     assert 0 < held < whole.memory / 2
 
 
-def test_what_is_published_of_memory_is_compared():
+def test_published_memory_is_compared():
     (point,) = (p for p in points() if p.run == "Alpa")
     assert point.memory == 8.745e9
     assert point.precision == "fp16"

@@ -1,4 +1,4 @@
-"""What torch's allocator reserves for what is published, against its rules."""
+"""The bytes that torch's allocator reserves for published runs, against its rules."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_block_is_split_and_its_parts_become_one_again():
     assert allocator.reserved == 100 * MIB
 
 
-def test_what_is_free_in_parts_does_not_serve_a_whole():
+def test_free_parts_do_not_serve_a_larger_block():
     allocator = CachingAllocator()
     first, _ = allocator.take(60 * MIB), allocator.take(20 * MIB)
     allocator.give(first)
@@ -46,7 +46,7 @@ def test_what_is_free_in_parts_does_not_serve_a_whole():
     assert allocator.reserved == 100 * MIB
 
 
-def test_as_much_is_reserved_as_is_taken():
+def test_reserved_bytes_cover_the_bytes_taken():
     random, allocator = Random(0), CachingAllocator()
     held: list[tuple[Block, int]] = []
     most = 0
@@ -76,5 +76,5 @@ def test_eager_checkpoints_reserve_more_than_compiled_ones():
     assert small[0].reserved is not None
     assert small[1].reserved is not None
     assert small[0].memory < small[0].reserved < small[1].reserved
-    # A block's last product, which nothing reads, of the narrow format.
+    # The last product of a block, in the narrow format, which nothing reads.
     assert small[1].reserved - small[0].reserved == pytest.approx(4 * 8 * 512 * 256 * 2, rel=0.5)

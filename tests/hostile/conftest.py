@@ -1,4 +1,4 @@
-"""What tests of forged plans share."""
+"""Fixtures for the tests of forged plans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from substitutions.rules.store import load_rules
 
 @pytest.fixture
 def plan_path(tmp_path, monkeypatch) -> Path:
-    """A plan that is good, in the current folder."""
+    """A valid plan in the current folder."""
     load_rules(())  # kept from then on, also for the forks that audit
     monkeypatch.chdir(tmp_path)
     model, graph = parse_graph(MODEL), parse_graph(GRAPH)

@@ -1,4 +1,4 @@
-"""Declarations of batched functions that say what is not so."""
+"""False declarations of batched functions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def declaration(function: str, reads: list[str], writes: list[str], axes: str) -
 X = "[4, 6] float32"
 
 
-def test_what_is_so_is_read_and_printed() -> None:
+def test_true_declaration_is_read_and_printed() -> None:
     line = declaration(CALL, [X], [X], "0 -> 0")
     operator = parse_declaration(line)
     assert operator is not None
@@ -58,7 +58,7 @@ def test_what_is_so_is_read_and_printed() -> None:
         ("aten.tril.default(x0)", [X], [X], "0 -> 0", "not independent"),
         ("aten.view.default(x0, [4, 6])", [X], [X], "0 -> 0", "not independent"),
         ("aten.nonzero.default(x0)", [X], ["[24, 2] int64"], "0 -> 0", "not independent"),
-        # Axes that are none.
+        # Invalid axes.
         (CALL, [X], [X], "0 -> 1", "not independent"),
         (CALL, [X], [X], "7 -> 7", "not independent"),
         (CALL, [X], [X], "0, 0 -> 0", "not independent"),
@@ -71,7 +71,7 @@ def test_what_is_so_is_read_and_printed() -> None:
         (CALL, [X], [X], "0 -> 0x0", "expected dimensions"),
         (CALL, [X], [X], "\u0661 -> 0", "expected dimensions"),
         (CALL, [X], [X], f"{'9' * 5000} -> 0", "expected dimensions"),
-        # Operands of sizes that do not go together.
+        # Operands whose sizes do not fit together.
         (
             "aten.gather.default(x0, 1, x1)",
             [X, "[2, 6] int64"],
@@ -79,7 +79,7 @@ def test_what_is_so_is_read_and_printed() -> None:
             "0, 0 -> 0",
             "not independent",
         ),
-        # What does more than compute.
+        # Functions that do more than compute.
         ("aten.cumsum_.default(x0, 1)", [X], [X], "0 -> 0", "changes its operands"),
         ("aten.multinomial.default(x0, 6)", [X], [X], "0 -> 0", "draws random numbers"),
         (
@@ -91,7 +91,7 @@ def test_what_is_so_is_read_and_printed() -> None:
         ),
     ],
 )
-def test_what_is_not_so_is_refused(
+def test_false_declaration_is_refused(
     function: str, reads: list[str], writes: list[str], axes: str, problem: str
 ) -> None:
     line = declaration(function, reads, writes, axes)
@@ -100,7 +100,7 @@ def test_what_is_not_so_is_refused(
 
 
 @pytest.mark.parametrize("changed", ["opaque", "elementwise"])
-def test_its_name_is_of_its_kind(changed: str) -> None:
+def test_declaration_with_the_name_of_another_kind_is_refused(changed: str) -> None:
     line = declaration(CALL, [X], [X], "0 -> 0").replace("batched", changed, 1)
     with pytest.raises(ValueError, match=r"expected|does not name|unknown number format"):
         parse_declaration(line)
@@ -108,7 +108,7 @@ def test_its_name_is_of_its_kind(changed: str) -> None:
         parse_declaration(declaration(CALL, [X], [X], "0 -> 0").partition(" along")[0])
 
 
-def test_fewer_axes_are_another_operator() -> None:
+def test_declaration_with_fewer_axes_is_another_operator() -> None:
     cube = TensorType((4, 6, 8), "float32")
     every = batched(CALL, [cube], [cube])
     one = batched(CALL, [cube], [cube], [SharedIndex((0,), (0,))])
@@ -132,7 +132,7 @@ def test_types_refuse_other_cuts_and_other_sizes() -> None:
 
 
 def test_a_function_that_returns_something_else_is_refused() -> None:
-    """Where the declaration is wrong, its results are."""
+    """If the declaration is wrong, so are the results."""
     operator = batched("aten.topk.default(x0, 2)", [ROWS], [TensorType((4, 3), "float32")] * 2)
     kernel: Any = operator.kernel
     with pytest.raises(OperatorError, match="returned tensors of shape"):

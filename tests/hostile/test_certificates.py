@@ -1,4 +1,5 @@
-"""Certificates of an adversary: none is accepted, each is one line, none takes long."""
+"""Certificates of an adversary: none is accepted, each is refused in one line, and none takes
+long."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def made(name: str) -> Forgery:
 
 
 def recheck(folder: Path, *options: str) -> tuple[int, str]:
-    """The status of the command and all that it printed, which is plain text in any case."""
+    """The exit status of the command and all its output, which is always plain text."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
         run_app(app, "recheck", [str(folder), "--solver", "z3", "--jobs", "1", *options])
@@ -70,14 +71,14 @@ def recheck(folder: Path, *options: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", TRUE)
-def test_what_is_true_is_accepted(name: str, tmp_path: Path):
+def test_true_certificate_is_accepted(name: str, tmp_path: Path):
     status, printed = recheck(made(name).write(tmp_path))
     assert status == 0, printed
     assert "proved: forged: " in printed
 
 
 @pytest.mark.parametrize("case", a_third(BAD))
-def test_what_is_wrong_with_a_certificate_is_one_line(case: str, tmp_path: Path):
+def test_wrong_certificate_is_refused(case: str, tmp_path: Path):
     name, change, problem = BAD[case]
     forged = made(name)
     change(forged.content)
@@ -91,7 +92,8 @@ def test_what_is_wrong_with_a_certificate_is_one_line(case: str, tmp_path: Path)
 
 
 def test_commands_are_not_run_by_solvers(tmp_path: Path):
-    """As complete as an adversary can make it: every script is there under its own name."""
+    """The certificate is as complete as an adversary can make it: every script is there under its
+    own name."""
     forged = forge({"x": 1}, "relu(x)", "x", equal=[(Poly.of("|x.0|"), Poly.of("~zz"))])
     forged.replace("|~zz|", f"|{INJECTION}|")
     forged.content["equal"] = [[[[["|x.0|"], 1]], [[[INJECTION], 1]]]]
@@ -133,7 +135,7 @@ FALSE: dict[str, tuple[dict[str, int], str, str]] = {
 
 
 @pytest.mark.parametrize("case", a_third(FALSE))
-def test_what_is_false_is_rejected_by_solvers_and_by_evaluation(case: str, tmp_path: Path):
+def test_false_rule_is_rejected_by_solvers_and_by_evaluation(case: str, tmp_path: Path):
     forged = forge(*FALSE[case])
     status, printed = recheck(forged.write(tmp_path))
     assert status == 1
@@ -142,7 +144,7 @@ def test_what_is_false_is_rejected_by_solvers_and_by_evaluation(case: str, tmp_p
 
 
 def _evaluated(forged: Forgery) -> bool:
-    """Whether a certificate is rejected that solvers would accept."""
+    """Whether evaluation rejects a certificate that solvers would accept."""
     file = CertificateFile.model_validate_json(json.dumps(forged.content))
     result = Rechecker(forged.scripts, {"believed": believed}).check_file(file)
     return not result.accepted
@@ -150,7 +152,7 @@ def _evaluated(forged: Forgery) -> bool:
 
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.soak)])
 def test_unsound_rules_are_rejected_whatever_solvers_say(step: int):
-    """By two shapes alone: but for the few that differ at a few numbers of many."""
+    """Two shapes alone suffice, except for the few rules that differ at a few numbers of many."""
     tried = missed = 0
     for line in lines("unsound")[::step]:
         try:
@@ -174,7 +176,7 @@ def test_theorems_are_those_of_a_definition(tmp_path: Path):
     other = mine("out[i...] = x[i...] + 1")
     bad = forge({"x": 1}, *call, label="b", operators=[other])
     assert recheck(good.write(tmp_path / "good"))[0] == 0
-    # The theorems of the first under the name of the second, whose own are left out.
+    # The theorems of the first definition under the name of the second, without its own.
     for key in ("theorems", "steps", "conditions", "types"):
         bad.content[key] = good.content[key]
     both_there = tmp_path / "both"
@@ -187,7 +189,7 @@ def test_theorems_are_those_of_a_definition(tmp_path: Path):
 
 
 def test_graphs_tell_definitions_of_one_name_apart(tmp_path: Path):
-    """What may be any number of axes is found once for equal graphs, and these are not equal."""
+    """Free axes are found once for equal graphs, and these graphs are not equal."""
     run, plain = mine("out[i...] = 2 * x[i...]"), mine("out[i] = 2 * x[i]")
     call = "relu(mine(x))", "relu(mine(x))"
     free = forge({"x": 1}, *call, label="a", operators=[run])
@@ -201,7 +203,7 @@ def test_graphs_tell_definitions_of_one_name_apart(tmp_path: Path):
     assert "b.json: has axes that may not be any number of axes" in printed
 
 
-def test_an_operator_that_says_it_commutes_has_to(tmp_path: Path):
+def test_operator_that_claims_to_commute_has_to_commute(tmp_path: Path):
     def commuting(o: Operator) -> OperatorFile:
         return OperatorFile.of(o).model_copy(update={"commutative": o.name == "mine"})
 
@@ -216,7 +218,7 @@ def test_an_operator_that_says_it_commutes_has_to(tmp_path: Path):
 
 
 def test_an_operator_of_one_s_own_moves_no_data(tmp_path: Path):
-    """Else it would need no theorem, and would compute what it says on whole tensors."""
+    """Otherwise it would need no theorem, and would be computed on whole tensors."""
     own = Operator("mine", "out[i...] = 2 * x[i...]", parallel="partition")
     forged = forge({"x": 1}, "relu(x)", "relu(x)")
     forged.content["operators"].append(OperatorFile.of(own).model_dump(mode="json"))
@@ -244,7 +246,7 @@ def test_two_certificates_of_one_label(tmp_path: Path):
     assert "another certificate has the same label" in printed
 
 
-def test_a_proof_about_whole_tensors_is_said_to_be_one(tmp_path: Path):
+def test_proof_about_whole_tensors_only_is_reported_as_such(tmp_path: Path):
     forged = made("sum")
     forged.content.update(whole=True, types="", theorems=[], typings=[0, 0], requires=[])
     forged.content["witness"]["degrees"] = {}
@@ -254,7 +256,7 @@ def test_a_proof_about_whole_tensors_is_said_to_be_one(tmp_path: Path):
     assert "1 of 1 certificates are about whole tensors only" in printed
 
 
-def test_what_is_printed_is_plain_text(tmp_path: Path):
+def test_printed_verdict_is_plain_text(tmp_path: Path):
     forged = made("cut")
     forged.content["rule"] = "[red]name[/red] :smile:\nproved: all"
     status, printed = recheck(forged.write(tmp_path))

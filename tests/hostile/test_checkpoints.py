@@ -1,6 +1,7 @@
-"""Checkpoints that lie, or would run code: one line, nothing run, nothing written.
+"""Forged checkpoints, some of which would run code: refused in one line, and nothing is run or
+written.
 
-Each is signed as its forger would, so that no hash gives it away.
+Each is signed as by its forger, so no hash gives it away.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def folder(trained, tmp_path, monkeypatch):
-    """A copy to be changed, as the folder that a command is called from."""
+    """A copy that tests may change, as the current folder."""
     monkeypatch.chdir(tmp_path)
     return Path(shutil.copytree(trained, tmp_path / "copy"))
 
 
 def must_refuse(folder: Path, expected: str = "") -> None:
-    """Neither export nor a resumed run takes it."""
+    """Check that neither export nor a resumed run accepts the folder."""
     before = files(folder)
     line = refused(app, "export", folder, "-o", "weights.pt")
     assert expected in line
@@ -122,7 +123,7 @@ def cut_in_two(first: dict[str, Any], second: dict[str, Any]):
 
 
 def shared_bytes(path: Path) -> None:
-    """One piece in the place of another."""
+    """One piece in place of another."""
     content = table(path)
     own, other = (
         content["tensors"][name]["pieces"][0]
@@ -198,13 +199,13 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_that_lies(folder, name):
+def test_wrong_table_of_a_checkpoint_is_refused(folder, name):
     TABLES[name](folder / NEWEST)
     must_refuse(folder)
 
 
 def replaced(path: Path, change: Any) -> None:
-    """Put another piece in the place of a tensor's, at the end of the file."""
+    """Put another piece in place of a tensor's, at the end of the file."""
     content = table(path)
     own = content["tensors"]["model.second"]["pieces"][0]
     data = (path / DATA).read_bytes()
@@ -215,7 +216,7 @@ def replaced(path: Path, change: Any) -> None:
 
 
 def saved(value: Any) -> Any:
-    """A piece with something else in it."""
+    """A piece with another object in it."""
     file = io.BytesIO()
     torch.save(value, file)
     return lambda _: file.getvalue()
@@ -242,7 +243,7 @@ class Evil:
 
 
 def sizes_that_lie(old: bytes) -> bytes:
-    """The directory of the archive promises more than there is."""
+    """The directory of the archive lists more bytes than there are."""
     changed = bytearray(old)
     at = changed.rindex(b"archive/data/0") - 46
     changed[at + 20 : at + 28] = struct.pack("<II", 160, 160)
@@ -279,7 +280,7 @@ PIECES = {
 
 
 @pytest.mark.parametrize("name", PIECES)
-def test_a_piece_that_lies(folder, name):
+def test_wrong_piece_of_a_checkpoint_is_refused(folder, name):
     replaced(folder / NEWEST, PIECES[name])
     must_refuse(folder)
 
@@ -303,9 +304,9 @@ MANIFESTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_a_manifest_that_lies(folder, name):
+def test_wrong_manifest_of_a_checkpoint_is_refused(folder, name):
     sign(folder / NEWEST, **MANIFESTS[name])
-    if name == "parameters that are not there":  # which a run does not ask for
+    if name == "parameters that are not there":  # a run does not ask for these
         assert "has no tensor model.third" in refused(app, "export", folder, "-o", "weights.pt")
         return
     must_refuse(folder)
@@ -340,7 +341,7 @@ def link_to(target: str) -> Any:
     "change",
     [pipe, directory, link, link_to("/dev/zero"), link_to("."), link_to("gone"), Path.unlink],
 )
-def test_something_else_in_the_place_of_a_file(folder, name, change):
+def test_checkpoint_file_replaced_by_something_else_is_refused(folder, name, change):
     change(folder / NEWEST / name)
     before = files(folder)
     refused(app, "export", folder, "-o", "weights.pt")
@@ -358,7 +359,7 @@ def test_a_checkpoint_that_is_a_pipe(folder):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 2000), byte=st.integers(0, 255))
 def test_a_piece_with_another_byte(trained, tmp_path, place, byte):
-    """Read as it was, or refused: its elements have a checksum."""
+    """The piece is read as it was, or refused: its elements have a checksum."""
     contents = newest_manifest(trained).contents()
     own = contents["model.second"].pieces[0]
     data = bytearray((trained / NEWEST / DATA).read_bytes())
@@ -373,8 +374,8 @@ def test_a_piece_with_another_byte(trained, tmp_path, place, byte):
     assert torch.equal(assembled, state_dict(newest_manifest(trained))["second"])
 
 
-def test_a_whole_one_has_its_weights_to_the_bit(folder):
-    """The same as torch.distributed.checkpoint's own reader finds."""
+def test_undamaged_checkpoint_has_its_weights_to_the_bit(folder):
+    """The weights are those of torch.distributed.checkpoint's own reader."""
     actual = state_dict(newest_manifest(folder))
     dcp_to_torch_save(folder / NEWEST, "plain.pt")
     expected = torch.load("plain.pt", weights_only=True)

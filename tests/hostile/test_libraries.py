@@ -36,7 +36,7 @@ def _certificates() -> tuple[Certificate, ...]:
 
 
 def _one() -> LibraryFile:
-    """The first of some rules alone: quick to check."""
+    """A library with only the first of some rules, which is quick to check."""
     return few().model_copy(update={"rules": few().rules[:1]})
 
 
@@ -46,12 +46,12 @@ def _compressed(text: str) -> bytes:
 
 @lru_cache
 def _bundle(*, made: bool) -> bytes:
-    """The file of the certificates, or of none."""
+    """The file of the certificates, or a file without any."""
     return _compressed(bundle_text(_certificates() if made else []))
 
 
 def recheck(folder: Path, content: Content, *, made: bool = True) -> tuple[int, str]:
-    """The status of the command and all that it printed, which is plain text in any case."""
+    """The exit status of the command and all its output, which is always plain text."""
     (folder / CERTIFICATES).write_bytes(_bundle(made=made))
     (folder / RULES).write_text(json.dumps(content))
     out, err = io.StringIO(), io.StringIO()
@@ -118,7 +118,7 @@ BAD: dict[str, tuple[Callable[[Content], None], int]] = {
 
 
 @pytest.mark.parametrize("case", a_third(BAD))
-def test_what_is_wrong_with_a_library_is_one_line(case: str, tmp_path: Path):
+def test_wrong_library_is_refused_in_one_line(case: str, tmp_path: Path):
     change, status = BAD[case]
     content = library()
     change(content)
@@ -143,7 +143,7 @@ def bundle(*forged: Forgery) -> Bundle:
 
 
 def test_the_audit_takes_no_definition_for_another():
-    """A rule of the library about add, and a certificate about an add of one's own."""
+    """A rule of the library about add, and a certificate about another operator named add."""
     inputs, sides = {"x": 2, "y": 2}, ("add(x, y)", "multiply(x, y)")
     wrong = parse_rule("wrong", inputs, *sides)
     own = Operator("add", "out[i...] = x[i...] * y[i...]", commutative=True)

@@ -1,5 +1,5 @@
-"""Machine files and profiles that lie: refused in one line, or of numbers that can be computed
-with."""
+"""Machine files and profiles that are wrong: they are refused in one line, or all their numbers can
+be computed with."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def captured():
-    """Torch takes long to prepare for the first capture, which is not to count."""
+    """Capture once: torch takes long to prepare its first capture, which must not count."""
     return build_model("mlp-tiny", None, 2)
 
 
@@ -110,7 +110,7 @@ MACHINES = {
 
 
 @each("name", MACHINES)
-def test_a_machine_that_lies(name):
+def test_wrong_machine_is_refused(name):
     Path("mine.toml").write_text(MACHINES[name])
     with pytest.raises(InputError) as caught:
         load_machine("mine.toml")
@@ -127,7 +127,7 @@ def test_a_machine_that_lies(name):
         ("memory_bytes = 4_000_000_000", "memory_bytes = 1"),
     ],
 )
-def test_the_strangest_machine_that_is_let_through(captured, change):
+def test_strangest_accepted_machine_has_finite_times(captured, change):
     """The search ends, with a plan of finite numbers or the answer that there is none."""
     Path("mine.toml").write_text(changed(*change))
     given = ("mlp-tiny", "--machine", "mine.toml", "--devices", 2, "--budget", 3)
@@ -190,7 +190,7 @@ PROFILES: dict[str, Any] = {
 
 
 @each("name", PROFILES)
-def test_a_profile_that_lies(name):
+def test_wrong_profile_is_refused(name):
     Path("profile.json").write_text(json.dumps(PROFILES[name]))
     with pytest.raises(InputError) as caught:
         load_profile("profile.json", load_machine("local"))
@@ -198,7 +198,7 @@ def test_a_profile_that_lies(name):
     assert must_refuse("--profile", "profile.json") == str(caught.value)
 
 
-def test_what_is_changed_is_fine_before():
+def test_unchanged_machine_and_profile_are_accepted():
     Path("profile.json").write_text(json.dumps(PROFILE))
     load_profile("profile.json", load_machine("local"))
     assert tomllib.loads(PRESET.read_text())["name"] == "local"

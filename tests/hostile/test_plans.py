@@ -1,4 +1,4 @@
-"""Plans that lie, or that are none: refused in one line before anything runs."""
+"""Plans that are wrong, and files that are no plans: refused in one line before anything runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unity.audit import app
 
 
 def at(*keys: str | int, to: Any) -> Callable[[Content], None]:
-    """A change of one field, by the way to it."""
+    """A change of one field, given by its path."""
 
     def change(content: Any) -> None:
         for key in keys[:-1]:
@@ -26,7 +26,7 @@ def at(*keys: str | int, to: Any) -> Callable[[Content], None]:
 
 
 def line(number: int, text: str, *, model: bool = False) -> Callable[[Content], None]:
-    """A line of the graph, or of the model's, replaced."""
+    """A change of a line of the graph, or of the model's."""
 
     def change(content: Content) -> None:
         (content["model"] if model else content["decisions"])["graph"][number] = text
@@ -156,7 +156,7 @@ FIELDS: dict[str, Callable[[Content], None]] = {
 
 
 @pytest.mark.parametrize("name", a_third(FIELDS))
-def test_a_plan_that_lies(plan_path, name):
+def test_wrong_plan_is_refused(plan_path, name):
     content = json.loads(plan_path.read_text())
     FIELDS[name](content)
     sign(content)
@@ -183,7 +183,7 @@ TEXTS: dict[str, str | bytes] = {
 
 
 @pytest.mark.parametrize("name", a_third(TEXTS))
-def test_a_file_that_is_no_plan(plan_path, name):
+def test_file_that_is_no_plan_is_refused(plan_path, name):
     text = TEXTS[name]
     plan_path.write_bytes(text if isinstance(text, bytes) else text.encode())
     must_refuse(plan_path)
@@ -196,12 +196,12 @@ def test_two_gigabytes_of_zeros(plan_path):
 
 
 @pytest.mark.parametrize("place", ["/dev/zero", ".", "missing.json", "plan.json/x", "\0"])
-def test_something_else_than_a_file(plan_path, place):
+def test_path_that_is_no_regular_file_is_refused(plan_path, place):
     refused(app, "audit", place)
 
 
 def test_steps_in_a_circle(plan_path):
-    """A value that is made of one that comes later: the audit's answer is no."""
+    """A value that depends on a later one: the audit refuses it."""
     content = json.loads(plan_path.read_text())
     step(at=["1.0"], inputs=["1.0"])(content)
     content["decisions"]["derivation"] *= 2
@@ -218,7 +218,7 @@ def test_a_symbol_of_10_to_the_100(plan_path):
     must_refuse(plan_path, status=1)
 
 
-def test_hashes_that_lie(plan_path):
+def test_plan_altered_without_its_hash_does_not_follow(plan_path):
     content = json.loads(plan_path.read_text())
     content["estimates"]["step_seconds"] = 1e-9
     plan_path.write_text(json.dumps(content))

@@ -1,4 +1,4 @@
-"""Plans whose names are markup, code or control characters: told as the text that they are."""
+"""Plans whose names are markup, code or control characters: these are shown as plain text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EVIL = (
 
 
 def named(evil: str) -> Plan:
-    """A plan that calls all that it can so, were its file not read with care."""
+    """A plan with hostile text in every name that its file may have."""
     plan = plan_of(DATA)
     rule = AppliedRule(evil, evil, (), (), reversed=False, text=evil)
     return replace(
@@ -108,7 +108,7 @@ def test_terminals_get_no_control_characters(tmp_path, monkeypatch):
         assert "no such operator" in refused(explain, "explain", "good", "--operator", wanted)
 
 
-def test_plans_that_are_none(tmp_path, monkeypatch):
+def test_files_that_are_no_plans_are_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_plan(plan_of(TENSOR), "plan.json")
     for name, text in {"empty": "", "list": "[]", "cut": '{"schema_version": 4'}.items():
@@ -118,7 +118,7 @@ def test_plans_that_are_none(tmp_path, monkeypatch):
             assert refused(diff, "diff", one, other).startswith(f"{name}: ")
 
 
-def test_the_least_plan_is_told():
+def test_smallest_plan_has_a_page():
     text = "x = input[1, 1]\nw = weight[1, 1]\nreturn mean_loss(matmul(x, w))\n"
     plan = plan_of(text, text, devices=1)
     assert "this plan" in page(plan, machine(1))

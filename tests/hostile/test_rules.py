@@ -1,4 +1,4 @@
-"""Rules by an adversary: none is proved wrongly, none hangs, none ends in a traceback."""
+"""Rules by an adversary: none is proved wrongly, none hangs, and none ends in a traceback."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from unity.support.cli import run_app
 from unity.verify import app as verify
 
 HANG = 10
-"""Seconds of processor time that nothing here may take."""
+"""Seconds of processor time after which a rule counts as hanging."""
 CONTROLS = [chr(i) for i in range(32) if chr(i) != "\n"] + ["\x7f", "\x9b", "\u202e", "\u2066"]
 
 
 def unity(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A command of Unity, as a user has it."""
+    """A command of Unity, run as a user does."""
     command = [sys.executable, "-m", *map(str, arguments)]
-    # What Python itself keeps of a user's file is nothing that Unity leaves behind.
+    # Python's own cache of a user's file would look like a file that Unity leaves behind.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -62,7 +62,7 @@ def refusal(*arguments: object, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def verdicts(folder: Path, given: list[dict[str, Any]], *more: object) -> list[dict[str, Any]]:
-    """What ``verify`` says of rules; it leaves nothing behind."""
+    """The verdicts of ``verify`` about rules. Checks that it leaves nothing behind."""
     path = written(folder, {"schema_version": 1, "rules": given})
     before = {*folder.iterdir()}
     ended = unity("unity.verify", path, "--json", "--jobs", 2, *more, folder=folder)
@@ -75,7 +75,7 @@ def verdicts(folder: Path, given: list[dict[str, Any]], *more: object) -> list[d
 
 
 def unexpected(given: dict[str, tuple[Rule, Expected]], record: dict[str, Any]) -> bool:
-    """Whether a verdict is none of those that are true of its rule."""
+    """Whether a verdict is none of the correct ones of its rule."""
     return record["verdict"] not in given[record["rule"]][1]
 
 
@@ -84,7 +84,7 @@ def test_hostile_rules(first: int, tmp_path: Path):
     corpus = rules()[first::6]
     given = dict(zip((rule["name"] for rule, _ in corpus), corpus, strict=True))
     told = verdicts(tmp_path, [rule for rule, _ in corpus], "--seconds", 1)
-    # A processor that others use too does less in its second: what is unknown is asked again.
+    # A shared processor does less in a second, so unknown verdicts are asked for again.
     slow = [r["rule"] for r in told if r["verdict"] == "unknown" and unexpected(given, r)]
     if slow:
         told += verdicts(tmp_path, [given[name][0] for name in slow], "--seconds", HANG)

@@ -1,4 +1,4 @@
-"""Plans that say of a weight that it is several parameters, which it is not."""
+"""Plans that falsely state that a weight is a stack of several parameters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STACKED = {
 
 
 @pytest.mark.parametrize("name", STACKED)
-def test_stacks_that_lie(plan_path, name):
+def test_wrong_stacks_are_refused(plan_path, name):
     parameter, said = STACKED[name]
     content = json.loads(plan_path.read_text())
     content["naming"] = {"parameters": {"w1": parameter}}
@@ -41,7 +41,7 @@ def test_stacks_that_lie(plan_path, name):
     assert said in must_refuse(plan_path)
 
 
-def test_a_stack_that_may_be_is_read(plan_path):
+def test_possible_stack_is_read(plan_path):
     content = json.loads(plan_path.read_text())
     content["naming"] = {"parameters": {"w1": {"names": ["w"], "stacked": SIX}}}
     sign(content)

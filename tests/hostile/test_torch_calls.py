@@ -1,5 +1,5 @@
-"""Calls of torch's functions in a plan: those that do more than compute, or that do not return what
-the plan says, are refused."""
+"""Calls of torch's functions in a plan: calls that do more than compute, or whose results differ
+from the plan, are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from unity.audit import app
 
 SQUARE = TensorType((4, 4), "float32")
 TASK: Any = None
-"""No kernel of torch's asks for it."""
+"""No kernel of torch's reads its task."""
 
 
 def declared(function: str, reads: list[str], writes: list[str]) -> tuple[str, str]:
@@ -156,7 +156,7 @@ RESULTS: dict[str, tuple[str, list[str], list[str]]] = {
     "another number format": ("aten.relu.default(x0)", [X], ["[8, 6] int64"]),
     "shapes that do not fit": ("aten.mm.default(x0, x0)", [X], [Y]),
 }
-"""What shows only once a call is tried."""
+"""Calls whose fault shows only when they are tried."""
 
 
 def with_call(function: str, reads: list[str], writes: list[str]) -> Callable[[Content], None]:
@@ -192,7 +192,7 @@ def test_a_call_that_does_more_than_compute(plan_path, name):
 
 @pytest.mark.parametrize("name", a_third(RESULTS))
 def test_a_call_that_does_not_return_what_it_says(plan_path, name):
-    """An audit finds it; a run meets it in one line."""
+    """An audit finds it. A run ends in one line."""
     function, reads, writes = RESULTS[name]
     content = json.loads(plan_path.read_text())
     _, declaration = declared(function, reads, writes)
@@ -217,8 +217,8 @@ def test_a_call_that_does_not_return_what_it_says(plan_path, name):
     assert str(caught.value).isprintable()
 
 
-def test_what_is_called_has_one_name_only():
-    """Its SHA-256, of the call and of what it reads and writes."""
+def test_name_of_a_function_is_the_hash_of_its_call_and_types():
+    """The name is a SHA-256 of the call and of its operand and result types."""
     name, line = declared("aten.relu.default(x0)", [X], [Y])
     declaration = parse_declaration(line)
     assert declaration is not None
@@ -236,7 +236,7 @@ def test_what_is_called_has_one_name_only():
 
 
 def functions() -> Iterator[TorchCall]:
-    """All of torch's functions that the rules let through, without arguments."""
+    """All functions of torch that the rules accept without arguments."""
     for full in sorted(torch._C._dispatch_get_all_op_names()):
         space, _, rest = full.partition("::")
         name, _, overload = rest.partition(".")
@@ -247,8 +247,8 @@ def functions() -> Iterator[TorchCall]:
                 yield call
 
 
-def test_functions_of_a_tensor_that_are_let_through_leave_it_as_it_was():
-    """All of torch's, called as a plan would, twice: they give the same again."""
+def test_accepted_functions_of_one_tensor_do_not_change_it():
+    """Each function of torch is called twice, as by a plan, and gives the same again."""
     passed = 0
     for call in functions():
         try:
@@ -271,8 +271,8 @@ def test_functions_of_a_tensor_that_are_let_through_leave_it_as_it_was():
 @pytest.mark.soak
 @pytest.mark.parametrize("flag", [True, False])
 @pytest.mark.parametrize("shape", [(4, 4), (2, 4, 4), (2, 4, 4, 4)])
-def test_functions_that_are_let_through_leave_their_operands_as_they_were(shape, flag):
-    """All of torch's that take arguments of these kinds, whatever their schemas say."""
+def test_accepted_functions_do_not_change_their_operands(shape, flag):
+    """All functions of torch that take arguments of these kinds, whatever their schemas state."""
     ran = 0
     for call in functions():
         function = _resolved(call)
@@ -296,7 +296,7 @@ def test_functions_that_are_let_through_leave_their_operands_as_they_were(shape,
 def drawn_arguments(
     function: Any, shape: tuple[int, ...], flag: bool, operands: list[torch.Tensor]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments of the kinds that a schema asks for; the tensors among them in ``operands``."""
+    """Arguments of the kinds in a schema. The tensors among them are in ``operands``."""
     given: list[Any] = []
     named: dict[str, Any] = {}
     for argument in function._schema.arguments:

@@ -1,4 +1,4 @@
-"""How often garbage is searched for, during a piece of work and after it."""
+"""The frequency of garbage collection, during a piece of work and after it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _restored():
 
 @pytest.mark.usefixtures("_restored")
 @pytest.mark.parametrize(("given", "during"), [(700, SELDOM), (SELDOM + 1, SELDOM + 1), (0, 0)])
-def test_it_is_seldom_during_the_work_and_as_it_was_after(given: int, during: int):
+def test_garbage_collection_is_seldom_during_the_work_and_restored_after(given: int, during: int):
     gc.set_threshold(given, 7, 9)
 
     @seldom_collected()
@@ -34,7 +34,7 @@ def test_it_is_seldom_during_the_work_and_as_it_was_after(given: int, during: in
 
 @pytest.mark.usefixtures("_restored")
 @pytest.mark.parametrize("is_on", [True, False])
-def test_it_is_off_during_the_work_and_as_it_was_after(is_on: bool):
+def test_garbage_collection_is_off_during_the_work_and_restored_after(is_on: bool):
     (gc.enable if is_on else gc.disable)()
 
     @uncollected()

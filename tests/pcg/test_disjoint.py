@@ -33,7 +33,7 @@ def test_the_root_of_the_second_stands_for_both(equalities: list[tuple[int, int]
         assert sets.root(a) == root
 
 
-def test_what_was_not_spoken_of_is_alone():
+def test_unknown_item_is_its_own_root():
     sets = DisjointSets[str]()
     assert sets.root("a") == "a"
     assert sets.sets() == {}

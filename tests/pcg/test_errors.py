@@ -1,4 +1,4 @@
-"""Errors print as one line, whatever is put into them, and survive a trip between processes."""
+"""Errors print as one line, whatever their text, and survive a trip between processes."""
 
 from __future__ import annotations
 

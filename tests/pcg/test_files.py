@@ -1,4 +1,4 @@
-"""Files: round trips, one clear line for all that can be wrong, and whole files or none."""
+"""Files: round trips, one clear line for every fault, and whole files or none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def document(tmp_path: Path) -> Path:
 
 
 def problem_of(path: Path, text: str | bytes) -> str:
-    """Write the file, read it, and return what is said to be wrong with it."""
+    """Write the file, read it, and return the problem that the error states."""
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     read = read_toml if path.suffix == ".toml" else read_json
     with pytest.raises(InputError) as caught:

@@ -1,4 +1,4 @@
-"""Tasks on blocks with halos: what they compute, and what back-propagation makes of it."""
+"""Tasks on blocks with halos: their values, and their gradients."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Slide:
 
     @property
     def halo(self) -> tuple[int, int]:
-        """What windows read before and after their own steps."""
+        """The elements that windows read before and after their own steps."""
         last = self.dilation * (self.kernel - 1) - self.padding
         return self.padding, max(0, last - (self.stride - 1))
 
@@ -133,7 +133,7 @@ def test_round_trip(graph: Graph):
 
 @pytest.mark.parametrize("halo", ["(0,1)", "(1,0)"])
 def test_a_task_sees_nothing_beyond_its_halo(halo: str, monkeypatch: pytest.MonkeyPatch):
-    """With the check of the type rule out of the way, a halo too small gives another value."""
+    """Without the check of the type rule, a halo that is too small gives another value."""
     rows = "height=12, kernel_h=3, stride_h=1, top=1"
     text = "x = input[2, 2, 12/2{}, 4]\nreturn max_pool2d(x, {}, width=4, {})"
     columns = "kernel_w=1, stride_w=1, left=0"
@@ -145,7 +145,7 @@ def test_a_task_sees_nothing_beyond_its_halo(halo: str, monkeypatch: pytest.Monk
         assert np.array_equal(evaluate_shards(graph, parts, Reals())[0][0], whole) == right
 
 
-# The adjoint: what back-propagation makes of blocks with halos.
+# The adjoint: the gradients of blocks with halos.
 
 
 def blocks(slide: Slide) -> Iterator[tuple[int, int, int, int]]:
@@ -165,7 +165,7 @@ def numbers(seed: int, *shape: int) -> Tensor:
 
 
 def of_torch(name: str, rows: Slide, columns: Slide, x: Tensor, *k: Tensor) -> Tensor:
-    """The whole operator by torch, on just what the windows read."""
+    """The whole operator by torch, on exactly the elements that the windows read."""
     far = 20
     x = functional.pad(x, (far,) * 4, value=float("-inf") if name == "max_pool2d" else 0.0)
     for dim, s in ((2, rows), (3, columns)):
@@ -180,7 +180,7 @@ def of_torch(name: str, rows: Slide, columns: Slide, x: Tensor, *k: Tensor) -> T
 @each("seed", range(25))
 @each("name", ["conv2d", "max_pool2d"])
 def test_gradients_of_blocks_with_halos_add_up(name: str, seed: int):
-    """Each task back-propagates to its own block and halo; where blocks overlap, the sum of their
+    """Each task has gradients for its own block and halo. If blocks overlap, the sum of these
     gradients is the gradient of the whole."""
     random, pooled = Random(f"{name} {seed}"), name == "max_pool2d"
     rows, columns = (random_slide(random.randint, pool=pooled) for _ in "hw")

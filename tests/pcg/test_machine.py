@@ -1,4 +1,4 @@
-"""Machines: the presets' figures, the arithmetic of levels, and wrong machine files."""
+"""Machines: the figures of presets, the arithmetic of levels, and wrong machine files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def with_counts(*counts: int) -> Machine:
 machines = st.lists(st.integers(1, 4), min_size=2, max_size=4).map(lambda c: with_counts(*c))
 
 
-def test_presets():
+def test_presets_are_listed():
     assert preset_names() == (
         *("dgx-a100", "dgx-h100", "dgx-h200", "local", "p3-16xlarge", "summit"),
     )
@@ -122,7 +122,7 @@ def test_latency_of_a_group_is_that_of_its_widest_level():
     assert machine.group_link(range(16)).latency == 8e-6
 
 
-def test_group_of_one():
+def test_group_of_one_device_has_the_link_within_a_device():
     machine = load_machine("local")
     assert meeting(machine, 3, 3) == 0
     assert machine.group_link([3]) == machine.link(3, 3) == WITHIN_DEVICE
@@ -240,7 +240,7 @@ def test_wrong_counts():
         machine.group_link([0, -1])
 
 
-def test_what_is_reserved_is_no_tensors():
+def test_reserved_bytes_reduce_the_memory_limit():
     machine = load_machine("dgx-a100")
     device = machine.device.model_copy(update={"reserved_bytes": 0})
     whole = machine.model_copy(update={"device": device})

@@ -20,8 +20,8 @@ PLAIN = load_machine("summit")
 
 
 def mixed(nodes: int, starts: tuple[int, ...], name: str = "summit") -> Machine:
-    """A preset with so many nodes, where a kind with twice the memory of the last begins at each
-    of some nodes."""
+    """A preset with ``nodes`` nodes. At some nodes a kind begins with twice the memory of the kind
+    before."""
     fields: dict[str, Any] = load_machine(name).model_dump(mode="json", by_alias=True)
     fields["level"][-1]["count"] = nodes
     device = fields["device"]
@@ -86,7 +86,7 @@ def test_a_part_from_any_node_on_has_the_kinds_of_its_devices(machine: Machine, 
 
 
 def test_kinds_and_collectives_are_part_of_the_hash_where_they_are_given():
-    """Plans for machines of one kind go on to know them."""
+    """Machines of one kind keep their hash, so plans for them stay valid."""
     fields = PLAIN.model_dump(mode="json", exclude={"others"})
     for level in fields["levels"]:
         del level["all_gather"], level["all_reduce"]
@@ -188,7 +188,7 @@ def test_hops_of_summit():
 
 @given(st.sampled_from([1, 2, 3, 6]))
 def test_groups_of_one_form_share_a_port(members: int):
-    """What the groups through the same two nodes get together is what the nodes' ports have."""
+    """The groups through the same two nodes together have the bandwidth of the nodes' ports."""
     machine = PLAIN.with_nodes(2)
     groups = [
         tuple(6 * node + start + i for node in (0, 1) for i in range(members))

@@ -1,4 +1,4 @@
-"""Results are worked out once a key, and never more of them remembered than allowed."""
+"""Results are computed once for each key, and at most the allowed number is remembered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_results_are_those_of_the_function_within_the_bound(keys: list[int], mos
         assert sorted(made) == sorted(set(keys))
 
 
-def test_none_is_a_result_like_any_other() -> None:
+def test_memo_remembers_none_as_a_result() -> None:
     memo = Memo[str, int | None]()
     assert memo.get("key", lambda: None) is None
     assert memo.get("key", lambda: 1) is None
@@ -76,7 +76,7 @@ def test_each_question_is_asked_once():
     assert asked == [3, 4, 3]
 
 
-def test_what_has_no_answer_is_not_remembered():
+def test_question_that_raises_is_not_remembered():
     memo = Answers[str, int](int)
     with pytest.raises(ValueError, match="invalid literal"):
         memo["x"]

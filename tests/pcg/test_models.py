@@ -1,4 +1,4 @@
-"""The zoo: what the models compute, how large they are; and models from a user's file."""
+"""The zoo: the functions and sizes of the models, and models from a user's file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TINY = [name for name in MODELS if name.endswith("-tiny")]
 
 FULL = {
     "mlp": (16 * 8192**2, 35),
-    # Torchvision and Hugging Face give these, the last with a head that predicts masked tokens.
+    # Torchvision and Hugging Face state these, the last with a head that predicts masked tokens.
     "resnext50": (25_028_904, 179),
     "inception-v3": (23_834_568, 337),
     "bert-large": (335_174_458, 786),
@@ -37,7 +37,7 @@ FULL = {
         99,
     ),
 }
-"""Parameters and operators."""
+"""The numbers of parameters and operators."""
 
 
 def parameters(graph: Graph) -> int:
@@ -57,7 +57,7 @@ def test_tiny_models_compute_what_torch_does(name: str) -> None:
 
 
 LARGE = ("inception-v3", "bert-large")
-"""Those that take long to capture."""
+"""Models that take long to capture."""
 
 
 @pytest.mark.parametrize(

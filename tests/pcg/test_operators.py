@@ -1,4 +1,4 @@
-"""Operators mean what torch computes, forward and backward, and exact arithmetic agrees."""
+"""Operators compute the same as torch, forward and backward, and exact arithmetic agrees."""
 
 from __future__ import annotations
 
@@ -51,16 +51,17 @@ FRACTIONS = (
     *("ones1", "ones2", "ones3", "ones4", "identity_matrix", "position_ids"),
     *("identity_kernel", "averaging_kernel"),
 )
-"""Others that give small fractions for small integers, which torch then computes exactly enough."""
+"""Further operators that give small fractions for small integers, which torch computes exactly
+enough."""
 
 SMOOTH = (
     *("silu", "conv2d", "batch_norm", "ghost_batch_norm", "rms_norm", "log_softmax"),
     *("cross_entropy", "logsumexp", "nll", "attention", "causal_attention", "masked_attention"),
 )
-"""Operators of more than a few steps whose slopes are tame everywhere."""
+"""Operators of more than a few steps whose slopes are moderate everywhere."""
 
 ROUNDING = {"to_float16": 1e-3, "to_bfloat16": 1e-2, "to_float32": 1e-7}
-"""By how much a gradient that is rounded may be off; the values are rounded equally."""
+"""The tolerance of a gradient that is rounded. The values are rounded equally."""
 
 
 @pytest.fixture(autouse=True)
@@ -128,13 +129,14 @@ def gradients(
     seed: int,
     function: Callable[[list[torch.Tensor]], tuple[torch.Tensor, ...]],
 ) -> tuple[torch.Tensor, ...]:
-    """The gradients of a random linear function of the outputs, for each operand of numbers."""
+    """The gradients of a random linear function of the outputs, for each operand of real
+    numbers."""
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.tensor(x, requires_grad=i not in case.below) for i, x in enumerate(inputs)]
     outputs = [out.double() for out in function(tensors)]
     weights = [torch.randn(out.shape, generator=generator) for out in outputs]
     wanted = [t for t in tensors if t.requires_grad]
-    # As zeros, not None: one side may not have noticed that it does not depend on an operand.
+    # Zeros instead of None: one side may not have noticed that it does not depend on an operand.
     return torch.autograd.grad(outputs, wanted, weights, allow_unused=True, materialize_grads=True)
 
 
@@ -142,8 +144,8 @@ def gradients(
 @settings(max_examples=6)
 @given(data=st.data(), seed=seeds)
 def test_slope(name: str, data: st.DataObject, seed: int):
-    """torch's gradient is the slope of the equation along a random direction: no automatic
-    differentiation takes part on this side."""
+    """torch's gradient is the slope of the equation along a random direction. The equation is not
+    differentiated automatically here."""
     case = data.draw(applied((OPERATORS[name],), cut=False))
     inputs = inputs_of(case, seed, Reals())
     rng = np.random.default_rng(seed + 1)

@@ -1,4 +1,4 @@
-"""Graphs between processes: the same graphs, and operators that stay what they are."""
+"""Graphs between processes: equal graphs, and operators of the same kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def again(value):
     return pickle.loads(pickle.dumps(value))
 
 
-def test_a_graph_is_the_same_with_all_that_follows_from_it():
+def test_unpickled_graph_has_the_same_digest_and_types():
     graph = parse_graph(GRAPH)
     graph.check()
     remade = again(graph)
@@ -34,12 +34,12 @@ def test_a_graph_is_the_same_with_all_that_follows_from_it():
     assert [n.types for n in remade.nodes] == [n.types for n in graph.nodes]
 
 
-def test_an_operator_of_unity_is_the_one_object():
+def test_operator_of_unity_is_unpickled_as_the_same_object():
     for operator in OPERATORS.values():
         assert again(operator) is operator
 
 
-def test_any_other_goes_by_its_definition():
+def test_other_operator_is_pickled_by_its_definition():
     own = OPERATORS["relu"]
     posing = replace(own, equation=own.equation.replace("relu(", "exp("))
     assert posing != own, "the equation has another function"
@@ -51,14 +51,15 @@ def test_any_other_goes_by_its_definition():
 
 
 def test_a_definition_goes_without_the_kernel():
-    """Which for an operator of a user's file is any function, such as one without a name."""
+    """The kernel of an operator of a user's file may be any function, such as one without a
+    name."""
     operator = Operator("twice", "out[i] = x[i] + x[i]", kernel=lambda _task, x: 2 * x)
     assert again(operator) == operator
     assert again(operator).identity == operator.identity
     assert again(operator).kernel is None
 
 
-def test_a_kind_of_operator_stays_one():
+def test_unpickled_opaque_operator_stays_opaque():
     opaque = Opaque("topk", OPERATORS["relu"].equation, function="aten.topk.default(x0)")
     assert type(again(opaque)) is Opaque
     assert again(opaque) == opaque

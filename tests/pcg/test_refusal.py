@@ -132,7 +132,9 @@ COPIES: list[Case] = [
     ("call", "leaves", "operand", "dimension", "problem"),
     [*SIZES, *ATTRIBUTES, *DEGREES, *CUTS, *PARTIALS, *COPIES],
 )
-def test_refused(call: str, leaves: list[str], operand: str, dimension: int | None, problem: str):
+def test_wrong_use_names_operator_operand_and_dimension(
+    call: str, leaves: list[str], operand: str, dimension: int | None, problem: str
+):
     error = refusal(call, *leaves)
     assert error.operator == call.split("(")[0]
     assert error.operand == operand
@@ -185,7 +187,7 @@ def test_wrong_attributes(name: str, attributes: dict[str, Any], problem: str):
         ("softmax(a, axis=1)", ["[4/2, 6] copies=3"], "[4/2, 6] copies=3"),
     ],
 )
-def test_accepted(call: str, leaves: list[str], result: str | None):
+def test_correct_use_has_its_type(call: str, leaves: list[str], result: str | None):
     if result is None:
         refusal(call, *leaves)
         return
@@ -193,6 +195,6 @@ def test_accepted(call: str, leaves: list[str], result: str | None):
     assert str(graph.outputs[0].type) == result
 
 
-def test_what_is_known_of_a_degree_is_not_said_of_a_real_number():
+def test_degree_that_is_a_real_number_is_refused():
     assert graph_of("replicate(a, degree=2)", "[4]").outputs[0].type.degrees.copies == 2
     assert refusal("replicate(a, degree=2.0)", "[4]").problem.startswith("degree 2.0")

@@ -1,4 +1,4 @@
-"""Sharded evaluation: what tasks compute from their blocks means what the whole tensors give."""
+"""Sharded evaluation: tasks compute from their blocks the same as the whole tensors give."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RINGS = (Reals(), PrimeField())
 
 
 def check(graph: Graph, seed: int, ring: Reals | PrimeField) -> None:
-    """Shards add up to the whole, and have the shapes that the types say."""
+    """Check that shards add up to the whole and have the shapes of their types."""
     parts = parts_of_leaves(graph, seed, ring)
     whole = evaluate_whole(graph, {name: meaning(v, ring) for name, v in parts.items()}, ring)
     shards = evaluate_shards(graph, parts, ring)
@@ -40,21 +40,23 @@ def same(a: Any, b: Any, ring: Reals | PrimeField) -> None:
 @each("operator", COMPUTE, ids=lambda operator: operator.name)
 @settings(max_examples=4)
 @given(data=st.data(), seed=seeds, ring=st.sampled_from(RINGS))
-def test_operators(operator: Operator, data: st.DataObject, seed: int, ring: Reals | PrimeField):
+def test_sharded_operators_equal_whole_ones(
+    operator: Operator, data: st.DataObject, seed: int, ring: Reals | PrimeField
+):
     case: Applied = data.draw(applied((operator,)))
     check(case.graph, seed, ring)
 
 
 @settings(max_examples=33)
 @given(graph=graphs(), seed=seeds, ring=st.sampled_from(RINGS))
-def test_graphs(graph: Graph, seed: int, ring: Reals | PrimeField):
+def test_sharded_graphs_equal_whole_ones(graph: Graph, seed: int, ring: Reals | PrimeField):
     check(graph, seed, ring)
 
 
 @pytest.mark.parametrize(
     ("equation", "cuts"),
     [
-        # Two sums over one name, multiplied: a product of parts is no part of the product.
+        # Two sums over one name, multiplied: the product of parts is no part of the product.
         ("out[i] = (sum k: x[i, k]) * (sum k: y[i, k])", ["i"]),
         ("out[i] = (sum k: x[i, k]) * exp(sum k: y[i, k])", ["i"]),
         ("out[i] = (sum k: x[i, k]) + (sum k: y[i, k])", ["i", "k"]),
@@ -66,7 +68,7 @@ def test_graphs(graph: Graph, seed: int, ring: Reals | PrimeField):
         ("x[i, j] -> out[i, j] = x[i, j] + x[i, j + 1]", ["i"]),
         ("x[i, j] -> out[i, j] = x[i, |j| - 1 - j]", ["i"]),
         ("x[i, i] -> out[i] = x[i, i]", []),
-        # A sum that is squared, and one within a let.
+        # A sum that is squared, and a sum within a let.
         ("let s[i] = sum k: x[i, k]; out[i] = s[i] * s[i]", ["i"]),
         ("x[i, j] -> out[] = sum i, j: x[i, j]; rows[i] = sum j: x[i, j]", ["j", "i"]),
     ],

@@ -11,7 +11,7 @@ from support.runs.checkpoints import MODEL, plan_of, train
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """Checkpoints of steps 2, 4 and 5, not to be changed."""
+    """A folder with checkpoints of steps 2, 4 and 5, which tests may not change."""
     folder = tmp_path_factory.mktemp("trained")
     train(plan_of(MODEL), folder, 5)
     return folder
@@ -19,5 +19,5 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def folder(trained, tmp_path):
-    """The same, to be changed."""
+    """A copy of this folder, which tests may change."""
     return Path(shutil.copytree(trained, tmp_path / "copy"))

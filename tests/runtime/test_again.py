@@ -1,5 +1,5 @@
-"""What is computed and communicated again, on simulated ranks: plans of every kind train as before,
-in the order in which validation follows them, where a group does one thing after the other."""
+"""Recomputed operators and communication, on simulated ranks: plans of every kind train as before,
+in the order that validation foresees, if a group has one order."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def repeats(program: Program) -> list[Repeat]:
 
 
 @pytest.mark.parametrize("name", a_third([name for name in NAMES if name != "halos"]))
-def test_all_that_a_plan_does_is_done_again(name, monkeypatch):
-    """With gradients sent as soon as they are complete, so that their sums have to keep their place
-    among what is communicated again."""
+def test_plan_that_recomputes_everything_trains_as_before(name, monkeypatch):
+    """Gradients are sent as soon as they are complete, so their sums have to keep their place among
+    the repeated communication."""
     monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     trains(again(small_plan(name)))
@@ -50,13 +50,13 @@ def test_a_fully_sharded_weight_is_gathered_twice():
     for program in (Lowering(plan).program(rank) for rank in range(4)):
         (repeat,) = repeats(program)
         gathers = [i for i in program.instructions if isinstance(i, AllGather)]
-        # Back-propagation reads the second weight alone: the first is a factor of data.
+        # The backward pass reads the second weight alone: the first is a factor of data.
         assert repeat.of == gathers[1]
         assert str(repeat).endswith("again in the backward pass, before that of what comes above")
 
 
 @pytest.mark.parametrize("stages", [1, 2])
-def test_in_micro_batches_a_weight_is_gathered_for_each(stages):
+def test_weights_are_gathered_again_for_each_micro_batch(stages):
     plan = planned("mlp-mnist", load_library(), 4, stages, "1f1b")
     plan = gathered(plan, 4 // stages)
     once = Lowering(replace(plan, recompute=frozenset())).program(0)
@@ -86,7 +86,7 @@ def test_in_micro_batches_a_weight_is_gathered_for_each(stages):
         ]
     ),
 )
-def test_any_set_is_done_again_in_micro_batches(name, slices, stages, kind):
+def test_any_set_of_operators_is_recomputed_in_micro_batches(name, slices, stages, kind):
     plan = gathered(planned(name, load_library(), slices, stages, kind), 4 // stages)
     trains(plan)
     random = Random(0)
@@ -94,7 +94,7 @@ def test_any_set_is_done_again_in_micro_batches(name, slices, stages, kind):
     trains(replace(plan, recompute=frozenset(n for n in nodes if random.random() < 0.5)))
 
 
-def test_what_is_communicated_again_on_one_rank_alone_is_refused():
+def test_communication_repeated_on_all_ranks_but_one_is_refused():
     lowering = Lowering(sharded())
     programs = lowering.programs()
     alone = [i for i in programs[2].instructions if not isinstance(i, Repeat)]
@@ -103,7 +103,7 @@ def test_what_is_communicated_again_on_one_rank_alone_is_refused():
         validate(lowering.plan, wrong)
 
 
-def test_what_was_not_communicated_before_is_refused():
+def test_repetition_before_its_communication_is_refused():
     lowering = Lowering(sharded())
     programs = lowering.programs()
     moved: list[Program] = []

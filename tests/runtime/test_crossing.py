@@ -1,4 +1,4 @@
-"""What crosses stages in parts, on simulated ranks, against the model in one process."""
+"""Tensors that cross stages in parts, on simulated ranks, against the model in one process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def library():
 
 
 def arrivals(program: Program) -> list[tuple[Exchange, AllGather]]:
-    """Of the first slice, what comes to a rank from the stage before, and where it is gathered."""
+    """The parts of the first slice that a rank receives from the stage before, and their
+    gathers."""
     assert program.pipeline is not None
     own = program.pipeline.slices[0]
     gathers = {i.source: i for i in own if isinstance(i, AllGather)}
@@ -35,7 +36,7 @@ def arrivals(program: Program) -> list[tuple[Exchange, AllGather]]:
 
 @pytest.mark.parametrize("text", PLANS)
 def test_stages_compute_what_the_model_does(text, library):
-    """Where a group does all that is posted to it in order, as with NCCL."""
+    """A group has one order for all its operations, as with NCCL."""
     report = trained(by_degrees(text, library), steps=2, ordered=True)
     assert {c.kind for c in report.comparisons} >= {"loss", "weight"}
     assert not [c for c in report.comparisons if not c.passes]
@@ -50,7 +51,7 @@ def test_each_rank_sends_a_part_of_its_own(text, library):
     assert all(later)
     for program, own in zip(programs[2:], later, strict=True):
         for exchange, gather in own:
-            # From its counterpart, half of the tensor; the other half from its neighbour.
+            # Half of the tensor comes from its counterpart, the other half from its neighbour.
             assert [part.peer for part in exchange.receives] == [program.rank - 2]
             whole, half = program.shapes[gather.target], program.shapes[gather.source]
             assert 2 * half[0] == whole[0] or 2 * half[1] == whole[1]

@@ -30,7 +30,7 @@ def cut_short(path):
 
 @pytest.mark.parametrize("damage", [flip, cut_short, Path.unlink])
 @pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "contents.json", "checkpoint.json"])
-def test_of_damaged_checkpoints_the_one_before_is_taken(plan, folder, capsys, damage, name):
+def test_checkpoint_before_a_damaged_one_is_resumed(plan, folder, capsys, damage, name):
     damage(folder / "step-00000005" / name)
     report = train(plan, folder, 6, resume=True)
     assert [step.number for step in report.steps] == [5, 6]
@@ -42,7 +42,7 @@ def test_of_damaged_checkpoints_the_one_before_is_taken(plan, folder, capsys, da
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
-def test_damaged_checkpoints_are_none_to_keep(plan, tmp_path, every):
+def test_damaged_checkpoints_do_not_count_as_kept(plan, tmp_path, every):
     train(plan, tmp_path, 10, every=2, keep=9)
     for step in (8, 10):
         flip(tmp_path / f"step-{step:08}" / "__0_0.distcp")
@@ -50,11 +50,11 @@ def test_damaged_checkpoints_are_none_to_keep(plan, tmp_path, every):
     assert names(tmp_path) == [f"step-{6 + every:08}"]
     assert newest_manifest(tmp_path).manifest.updates == 6 + every
     assert [s.number for s in train(plan, tmp_path, 11, keep=2, resume=True).steps][-1] == 11
-    # What was damaged once is not taken for it once it has been written again.
+    # A checkpoint that was damaged counts as whole after it has been written again.
     assert names(tmp_path) == ["step-00000010", "step-00000011"]
 
 
-def test_until_there_is_another_damaged_checkpoints_stay(plan, folder):
+def test_damaged_checkpoints_stay_until_another_is_written(plan, folder):
     flip(folder / "step-00000005" / ".metadata")
     before = names(folder)
     train(plan, folder, 4, resume=True)
@@ -62,7 +62,7 @@ def test_until_there_is_another_damaged_checkpoints_stay(plan, folder):
 
 
 @pytest.mark.parametrize("is_left", [False, True])
-def test_a_checkpoint_that_made_way_for_one_that_never_came(plan, folder, is_left):
+def test_checkpoint_of_an_unfinished_replacement_is_resumed(plan, folder, is_left):
     """The process died between the two renames."""
     (folder / "step-00000005").rename(folder / ".replaced-step-00000005")
     if is_left:
@@ -74,7 +74,7 @@ def test_a_checkpoint_that_made_way_for_one_that_never_came(plan, folder, is_lef
     assert newest_manifest(folder).manifest.updates == 6
 
 
-def test_where_all_are_damaged_nothing_is_trained(plan, folder):
+def test_run_is_refused_if_all_checkpoints_are_damaged(plan, folder):
     for path in folder.iterdir():
         (path / "__0_0.distcp").unlink()
     with pytest.raises(InputError, match=r"no checkpoint is whole; .*step-00000002: damaged"):

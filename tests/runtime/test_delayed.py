@@ -1,4 +1,4 @@
-"""Pipelines whose gradients are of weights one update old, as in PipeDream-2BW."""
+"""Pipelines with gradients at weights one update old, as in PipeDream-2BW."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_2bw_takes_gradients_of_one_update_before(name, library):
 
 
 def test_2bw_does_not_wait_between_steps(library):
-    """The first stage sends the first slices of a step before the last ones of the step before have
-    come back to it; and the last stage ends a step that the first one does not go on with."""
+    """The first stage sends the first slices of a step before the last slices of the step before
+    have come back. The last stage ends a step that the first one does not go on with."""
     lowering = Lowering(planned("mlp-mnist", library, 4, 4, "2bw"))
     program = lowering.program(0).pipeline
     assert program is not None
@@ -133,8 +133,8 @@ return sum_loss(y), {shown}
 
 
 @pytest.mark.parametrize(("shown", "goes_on"), [("h", True), ("y", False)])
-def test_no_batch_begins_early_where_an_earlier_stage_waits_for_a_later_one(shown, goes_on):
-    """Outputs are brought to the first device."""
+def test_batches_do_not_overlap_if_an_earlier_stage_waits_for_a_later(shown, goes_on):
+    """Outputs are sent to the first device."""
     graph = parse_graph(SENT_BACK.format(shown=shown))
     first, second, *rest = (n for n in graph.nodes if not n.is_leaf and not n.is_parallel)
     stages = {first: 0, second: 0} | dict.fromkeys(rest, 1)

@@ -1,4 +1,4 @@
-"""Dropout: other numbers in every step and for every call, and the same in every plan."""
+"""Dropout: different numbers in every step and for every call, and equal numbers in every plan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from search.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library
 
 SHARE = 0.3
-"""What is dropped."""
+"""The share of dropped elements."""
 
 
 class Dropped(nn.Module):
@@ -65,7 +65,7 @@ def runs_as_on_one_process(plan: Plan) -> bool:
 @pytest.mark.parametrize("planner", ["data-parallel", "megatron"])
 @pytest.mark.parametrize("again", [False, True])
 def test_every_plan_drops_the_same(graph, planner, again):
-    """Recomputed, too."""
+    """Also with recomputation."""
     machine = load_machine("local").with_devices(4)
     plan = MeshPlanner(machine, library(), planner).plan("dropped", graph).plan
     dropouts = frozenset(node for node in plan.graph.nodes if node.name == "dropout")
@@ -82,8 +82,8 @@ def test_every_plan_drops_the_same(graph, planner, again):
     ],
 )
 def test_every_plan_of_a_decoder_drops_the_same(degrees):
-    """Attention's shares and what is added to residuals, with tensors and sequences cut, in
-    micro-batches of stages, and recomputed."""
+    """Attention and residuals, with tensors and sequences cut, in micro-batches of stages, and
+    recomputed."""
     machine = load_machine("local").with_devices(4)
     decoder = graph_of(Gpt(4, 16, 2, 12, 32, dropout=0.2), 8)
     planner = HandPlanner(machine, library(), parse_degrees(degrees), Training("sgd"))
@@ -91,7 +91,7 @@ def test_every_plan_of_a_decoder_drops_the_same(degrees):
 
 
 def test_a_mask_that_is_moved_is_data_like_all_other():
-    """Read by views and sums too, and handed out."""
+    """The mask is also read by views and sums, and returned."""
     text = """
         x = input[8, 6]
         w = weight[6, 6]
@@ -112,7 +112,7 @@ def test_a_mask_that_is_moved_is_data_like_all_other():
 
 
 def test_plans_of_before_draw_as_they_did():
-    """Masks were made of normal numbers, which were held for the whole step."""
+    """In such plans masks were made of normal numbers, which were held for the whole step."""
     text = """
         x = input[8, 6]
         w = weight[6, 6]
@@ -136,8 +136,8 @@ class Alone(nn.Module):
         return left.sum(), left
 
 
-def test_as_many_are_dropped_as_should_be():
-    """And the others are larger for it, so that the mean stays."""
+def test_share_of_dropped_elements_is_the_stated_one():
+    """The other elements are larger for it, so the mean stays."""
     graph = capture(Alone(), (torch.ones(200, 500),)).graph
     (drawn,) = (n.leaf for n in graph.leaves if n.leaf.name.startswith(DRAWN))
     samples: list[Tensor] = []
@@ -153,7 +153,7 @@ def test_as_many_are_dropped_as_should_be():
 
 @pytest.mark.soak
 def test_compiled_the_same_is_dropped(graph):
-    """Integers go around at 64 bits there, too."""
+    """Integers wrap at 64 bits in compiled code, too."""
     machine = load_machine("local").with_devices(1)
     plan = MeshPlanner(machine, library(), "data-parallel").plan("dropped", graph).plan
     program = Lowering(plan).program(0)

@@ -34,7 +34,8 @@ CASES = [
     ("tied", 8, 2, 2),
     ("tied", 4, 4, 2),
 ]
-"""Models, slices, stages, and chunks of each. In a tower of candle-uno, chunks send to several."""
+"""Models, slices, stages, and chunks of each stage. In a tower of candle-uno, chunks send to
+several."""
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +57,8 @@ def test_interleaved_stages_compute_what_the_model_does(name, slices, stages, in
 def test_no_group_has_to_do_two_things_at_once(
     name, slices, stages, interleave, library, monkeypatch
 ):
-    """Where a group does all that is posted to it in order, as with NCCL; every gradient is sent
-    when it is complete."""
+    """A group has one order for all its operations, as with NCCL. Every gradient is sent when it is
+    complete."""
     monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     plan = planned(name, library, slices, stages, interleave=interleave)
@@ -72,8 +73,8 @@ def test_programs_of_all_ranks_are_shown_to_be_the_plan(name, slices, stages, in
 
 @pytest.mark.parametrize("seed", [0, 3, 16])
 def test_layers_may_send_to_any_later_chunk(seed, library):
-    """Over all stages and more than once around, cut anywhere: also where a group does one thing
-    after the other, nobody waits for ever."""
+    """Over all stages and more than once around, cut anywhere. If a group has one order, nobody
+    waits for ever either."""
     drawn = Random(seed)
     graph = skipping(drawn, drawn.randint(4, 7))
     stages, interleave = drawn.choice([(2, 2), (2, 3), (4, 2), (4, 3)])
@@ -84,8 +85,9 @@ def test_layers_may_send_to_any_later_chunk(seed, library):
     assert not [c for c in report.comparisons if not c.passes]
 
 
-def test_what_is_not_the_plan_is_found(library):
-    """By one channel, messages to an earlier stage and those to a later one wait for ever."""
+def test_program_of_another_pipeline_is_refused(library):
+    """With a single channel, messages to an earlier stage and those to a later one wait for
+    ever."""
     lowering = Lowering(planned("mlp-mnist", library, 4, 4, interleave=2))
     programs = lowering.programs()
 
@@ -122,8 +124,8 @@ def _straight(slices):
     )
 
 
-def test_what_goes_forward_alone_has_the_same_loss():
-    """Slices of which none goes back."""
+def test_forward_pass_alone_has_the_loss_of_a_step():
+    """Slices without a backward pass."""
     lowering = Lowering(small_plan("interleaved"))
 
     def work(world):
@@ -168,7 +170,7 @@ def test_steps_belong_to_the_first_chunk_that_has_what_they_read(library):
         ({"interleave": True}, "interleave"),
     ],
 )
-def test_what_is_no_interleaved_pipeline_is_refused(fields, problem, library, tmp_path):
+def test_wrong_interleaved_pipeline_in_a_plan_is_refused(fields, problem, library, tmp_path):
     path = tmp_path / "plan.json"
     save_plan(planned("mlp-mnist", library, 4, 2, interleave=2), path)
     content = json.loads(path.read_text())

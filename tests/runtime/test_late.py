@@ -22,8 +22,8 @@ PLANS = [
 
 @pytest.mark.parametrize("text", PLANS)
 @pytest.mark.parametrize("small", [False, True])
-def test_they_are_those_of_the_model(text, small, monkeypatch):
-    """Also where every gradient is sent by itself, in the order that a validation foresees."""
+def test_late_gradients_equal_those_of_the_model(text, small, monkeypatch):
+    """Also if every gradient is sent by itself, in the order that a validation foresees."""
     if small:
         monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
         monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
@@ -46,8 +46,8 @@ class Noted:
         self._inner.wait()
 
 
-def test_they_are_computed_between_sending_and_receiving():
-    """Those of the products that read what is gathered along the sequence."""
+def test_late_gradients_are_computed_between_sending_and_receiving():
+    """The products that read tensors gathered along the sequence have late gradients."""
     lowering = Lowering(by_degrees("tensor=4,sequence", load_library()))
     late = {w.register for w in lowering.program(0).weights if w.late is not None}
     assert len(late) == 8, "two a layer"

@@ -34,7 +34,7 @@ return mean_loss(multiply(joined, joined)), joined
 
 
 @pytest.mark.parametrize("kind", ["unequal groups", "seed 1", "seed 2"])
-def test_it_agrees_with_one_process(kind, tmp_path):
+def test_training_on_any_devices_agrees_with_one_process(kind, tmp_path):
     graph, library = parse_graph(MODEL), load_library()
     machine = load_machine("local").with_devices(4)
     chooser = Chooser.on(CostModel(machine), Cuts(library.concrete(graph)))

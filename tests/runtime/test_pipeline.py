@@ -50,7 +50,7 @@ def test_1f1b_computes_what_the_model_does(name, slices, stages, library):
 def test_labels_that_do_not_count_are_counted_in_the_whole_batch(
     slices, stages, kind, interleave, library
 ):
-    """Micro-batches have other numbers of labels that count, and some have none."""
+    """Micro-batches have different numbers of labels that count, and some have none."""
     plan = planned("labels", library, slices, stages, kind, interleave)
     report = trained(plan, data=f"{labels.__file__}:texts")
     assert not [c for c in report.comparisons if not c.passes]
@@ -68,8 +68,8 @@ def test_labels_that_do_not_count_are_counted_in_the_whole_batch(
     ],
 )
 def test_no_group_has_to_do_two_things_at_once(name, slices, stages, kind, library, monkeypatch):
-    """Where a group does all that is posted to it in order, as with NCCL; every gradient is sent
-    when it is complete."""
+    """A group has one order for all its operations, as with NCCL. Every gradient is sent when it is
+    complete."""
     monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     report = trained(planned(name, library, slices, stages, kind), ordered=True)
@@ -77,7 +77,7 @@ def test_no_group_has_to_do_two_things_at_once(name, slices, stages, kind, libra
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "2bw"])
-def test_what_is_sent_is_not_held_until_the_batch_ends(kind, library):
+def test_sent_tensors_are_not_held_until_the_batch_ends(kind, library):
     def most(slices: int) -> list[int]:
         lowering = Lowering(planned("mlp-mnist", library, slices, 2, kind))
 
@@ -126,7 +126,7 @@ def test_gradients_are_added_up_while_the_last_slice_goes_back(kind, ordered, mo
         executor.step(0, lambda gradients: None)
         return " ".join(events)
 
-    # The gradient of one weight is there before that of h is sent, for the last time; that of the
+    # The gradient of one weight is ready before that of h is sent for the last time. That of the
     # product that reads h is computed meanwhile.
     for events in on_ranks(DEVICES, work, ordered=ordered)[2:]:
         assert events.endswith("backward sum backward sum")
@@ -134,7 +134,7 @@ def test_gradients_are_added_up_while_the_last_slice_goes_back(kind, ordered, mo
 
 
 def by_hand(graph: str, **pipeline) -> Plan:
-    """All on one device."""
+    """The plan with all operators on one device."""
     cut = parse_graph(graph)
     nodes = [node for node in cut.nodes if not node.is_leaf and not node.is_parallel]
     views = {node: MachineView.packed(0, grid(node)) for node in nodes}
@@ -151,7 +151,8 @@ return sum_loss(matmul(h, unflatten(v, axis=0, outer=6, inner=1)))
 
 
 def test_the_tail_may_have_weights_of_its_own():
-    """Its gradients for slices are taken with zeros, those for its own weights with the values."""
+    """Gradients for slices are taken with zeros, those for the tail's own weights with the
+    values."""
     plan = by_hand(
         """
         x = input[8, 12]
@@ -190,7 +191,7 @@ def test_a_program_shows_slices_and_their_order(library):
 
 @pytest.mark.parametrize(("kind", "batches"), [("2bw", 1), ("2bw", 2), ("1f1b", 2)])
 def test_updates_agree_with_one_process(library, kind, batches):
-    """Also with gradients of several batches, which for 2bw are all of the same older weights."""
+    """Also with gradients of several batches. For 2bw these are all at the same older weights."""
     plan = planned("mlp-mnist", library, 4, 2, kind)
     report = trained(plan, steps=4, batches=batches)
     assert not [c for c in report.comparisons if not c.passes]

@@ -1,4 +1,4 @@
-"""Ranks as threads tell a deadlock from a slow rank."""
+"""Ranks as threads: a deadlock is told from a slow rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.runs.simulated import on_ranks
 
 
 def test_ranks_that_wait_for_each_other_are_a_deadlock():
-    """Both receive before they send; the third rank has ended."""
+    """Both ranks receive before they send. The third rank has ended."""
 
     def work(world):
         if world.rank == 2:
@@ -21,7 +21,7 @@ def test_ranks_that_wait_for_each_other_are_a_deadlock():
         on_ranks(3, work)
 
 
-def test_an_error_of_one_rank_comes_before_what_follows_from_it():
+def test_first_error_of_a_rank_is_raised_before_its_consequences():
     def work(world):
         if world.rank == 1:
             raise ValueError("of rank 1")
@@ -60,8 +60,8 @@ def test_messages_and_sums_have_groups_of_their_own(ordered):
     assert on_ranks(2, work, ordered=ordered) == [2.0, 2.0]
 
 
-def test_one_group_does_in_order_what_is_posted_to_it():
-    """A rank that sends before it sums, and one that sums before it receives."""
+def test_one_group_executes_its_communication_in_order():
+    """One rank sends before it sums, and one sums before it receives."""
 
     def work(world):
         both = [
@@ -70,7 +70,7 @@ def test_one_group_does_in_order_what_is_posted_to_it():
         ]
         ends = [({1: torch.ones(3)}, {}), ({}, {0: 3})]
         totals = []
-        # Nothing is prepared, so that there is the default group alone.
+        # Nothing is prepared, so there is only the default group.
         for call in both if world.rank else both[::-1]:
             call()
         return totals[0]()

@@ -1,5 +1,5 @@
-"""Every pair of layouts of a tensor on a few devices: what the instructions of all ranks do, in
-numbers and in symbols, is what the types mean, and their backward pass is the transpose."""
+"""Every pair of layouts of a tensor on a few devices: the instructions of all ranks, in numbers and
+in symbols, have the meaning of the types, and their backward pass is the transpose."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runtime.program.validate.transposed import is_transposed, linear_map
 
 
 def layouts(devices: int, sizes: tuple[int, ...]) -> list[Layout]:
-    """Each way to cut, copy and sum up over just so many devices: blocks or copies in a row."""
+    """Each way to cut, copy and sum over exactly this many devices: blocks or copies in a row."""
     divisors = [d for d in range(1, devices + 1) if devices % d == 0]
     drawn: list[Layout] = []
     for dims in product(divisors, repeat=len(sizes)):
@@ -49,7 +49,7 @@ def instructions(move, devices: int) -> dict:
 
 
 def run(own: dict, held: dict, shapes: dict) -> dict:
-    """What instructions do in numbers: what is sent is added up where it goes."""
+    """The effect of instructions in numbers: sent values are added up at their destination."""
     ours = {rank: np.zeros(shape) for rank, shape in shapes.items()}
     for rank, instruction in own.items():
         if isinstance(instruction, Exchange):

@@ -27,8 +27,10 @@ def library():
     ("name", "slices", "stages", "small"),
     [("mlp-mnist", 8, 4, True), ("tied", 4, 4, True), ("mlp-mnist", 2, 2, False)],
 )
-def test_it_computes_what_the_model_does(name, slices, stages, small, library, monkeypatch):
-    """Also with fewer slices than stages are late, and where every gradient is sent by itself."""
+def test_zero_bubble_pipeline_trains_as_the_model(
+    name, slices, stages, small, library, monkeypatch
+):
+    """Also with fewer slices than the delay of stages, and if every gradient is sent by itself."""
     if small:
         monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
         monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
@@ -57,7 +59,8 @@ def test_decoders_by_hand(text, library):
 
 
 def test_each_rank_follows_the_order_of_its_stage(library):
-    """What products put off comes in the pass of its slice, and not before."""
+    """The delayed gradients of products come in the pass for weights of their slice, and not
+    before."""
     plan = in_stages(layers(8, 8, 6), library, 8, 4, "zb-h1")
     lowering = Lowering(plan)
 
@@ -90,7 +93,7 @@ def test_each_rank_follows_the_order_of_its_stage(library):
 
 
 def test_gradients_are_added_up_in_the_last_pass_for_weights(monkeypatch):
-    """Those that are complete before go first."""
+    """Gradients that are complete earlier are sent first."""
     monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     lowering = Lowering(two_stages("zb-h1"))
@@ -112,7 +115,8 @@ def test_gradients_are_added_up_in_the_last_pass_for_weights(monkeypatch):
         return " ".join(events)
 
     first, *_, last = on_ranks(DEVICES, work, ordered=True)
-    # What is no product with an operand that has a gradient is complete in the backward pass.
+    # Gradients of other operators, and of products without another gradient, are complete in the
+    # backward pass.
     assert first == "w sum w"
     assert last == "u v u sum v sum"
 
@@ -121,7 +125,7 @@ def changed(program, **fields):
     return replace(program, pipeline=replace(program.pipeline, **fields))
 
 
-def test_what_is_not_the_plan_is_found(library):
+def test_program_with_another_order_of_weight_passes_is_refused(library):
     lowering = Lowering(planned("mlp-mnist", library, 4, 4, "zb-h1"))
     programs = lowering.programs()
     validate(lowering.plan, programs)
@@ -151,7 +155,7 @@ def test_a_gradient_that_is_sent_before_its_pass_is_found(library):
 
 
 def test_only_products_of_slices_put_their_gradients_off():
-    """Without slices there is no pass in which it would be computed."""
+    """Without slices there is no pass for weights."""
     lowering = Lowering(two_stages("zb-h1"))
     programs = lowering.programs()
     pipeline = programs[-1].pipeline

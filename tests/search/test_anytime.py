@@ -1,4 +1,4 @@
-"""A search that is ended early: what it returns, and how it says so."""
+"""A search that is ended early: its result, and its report."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def model() -> Graph:
 
 @pytest.fixture(scope="module")
 def whole(library: Library, model: Graph) -> Planned:
-    """What a search finds that nothing ends early."""
+    """The result of a search that nothing ends early."""
     return mesh(library).plan("m", model)
 
 
 def interrupting(*, after: int) -> Progress:
-    """Interrupts a search once, when it has told so often of a plan that can be run."""
+    """Interrupts a search once, when it has reported a plan that can run this many times."""
     told = 0
 
     def progress(status: Status) -> None:
@@ -89,6 +89,7 @@ def test_without_time_there_is_one_plan(library, model, whole):
     assert short.report.stop == "time"
     assert whole.report.stop == "exhausted"
     assert short.report.simulated < whole.report.simulated
+    assert short.report.phases["completing"] > 0
     check(short.plan, model, library)
 
 
@@ -125,7 +126,7 @@ def test_pipelines_are_left_out_where_time_is_up(library, model):
     assert WithPipelines(Known(plain), none).plan("m", model).plan is plain.plan
 
 
-def test_both_searches_are_reported(model, whole):
+def test_report_adds_up_both_searches(model, whole):
     other = SearchReport(3, 2, "time", {"choosing": 1.0}, 5, RewriteSurvey(left=7))
     planned = WithPipelines(Known(whole), lambda *_: Known(replace(whole, report=other)))
     report = planned.plan("m", model).report
@@ -138,7 +139,7 @@ def test_both_searches_are_reported(model, whole):
 
 
 class Known:
-    """A planner that has its plan."""
+    """A planner that returns a given plan."""
 
     def __init__(self, planned: Planned) -> None:
         self._planned = planned
@@ -153,14 +154,14 @@ def test_a_model_without_operators_has_a_plan(library):
 
 
 def looks(each: float) -> Callable[[], float]:
-    """A clock on which so many seconds pass from one look to the next, whatever the computer does
+    """A clock that advances by this many seconds at each look, whatever the computer does
     meanwhile."""
     return count(0.0, each).__next__
 
 
 @pytest.mark.parametrize("budget", [0.5, 2.0, 4.0])
 def test_a_budget_ends_a_search_at_the_next_look_at_the_clock(budget, library):
-    """There is a plan after a hundred looks and more, so it has some grace."""
+    """There is a plan only after a hundred looks and more, so the search has some grace."""
     graph = build_model("dlrm-tiny", 48, 1)
     clock = count()
 
@@ -171,7 +172,7 @@ def test_a_budget_ends_a_search_at_the_next_look_at_the_clock(budget, library):
         planned = mesh(library, seconds=budget).plan("m", graph)
     assert planned.report.stop == "time"
     assert_same(graph, planned.plan.graph)
-    # What writes a plan down looks at the clock, too.
+    # Building a plan looks at the clock, too.
     assert next(clock) * 1e-3 < budget + GRACE + 0.1
 
 

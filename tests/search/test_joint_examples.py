@@ -24,7 +24,7 @@ library = lru_cache(maxsize=1)(load_library)
 
 
 def planned(graph: Graph, mode: Mode, dimensions: frozenset[IndexRole] | None = None) -> Plan:
-    """On two GPUs. ``dimensions``: what may be cut, if not everything."""
+    """The plan on two GPUs. ``dimensions``: the dimensions that may be cut, if not all."""
     machine = load_machine("summit").with_devices(2)
     planner = MeshPlanner(machine, library(), mode=mode, dimensions=dimensions)
     return planner.plan("example", graph).plan
@@ -35,7 +35,7 @@ def seconds(plan: Plan) -> float:
 
 
 def layers(plan: Plan) -> list[tuple[str, str]]:
-    """The operators of the layers, with how they are cut."""
+    """The operators of the layers, with their cuts."""
     named = [(row.call.partition("(")[0], row.cut) for row in rows(plan)]
     return [(name, cut) for name, cut in named if name in ("matmul", "relu", "matmul_relu")]
 
@@ -60,7 +60,7 @@ def test_fusing_first_leaves_no_reduction_to_cut():
     sequential = perceptron(Mode.SEQUENTIAL)
     names = [name for name, _ in layers(sequential)]
     assert names == ["matmul_relu", "matmul_relu", "matmul"]
-    # A sum is inside of the relu, so that none of the fused products is cut along it.
+    # A sum is inside of the relu, so none of the fused products is cut along it.
     assert not any("reduction" in cut for name, cut in layers(sequential) if name == "matmul_relu")
 
 
@@ -78,19 +78,19 @@ def test_a_product_is_left_unfused_for_reduction_parallelism():
 
 
 @pytest.mark.soak
-def test_it_is_faster_than_without_algebra():
+def test_joint_plan_is_faster_than_one_without_algebra():
     assert seconds(perceptron(Mode.JOINT)) < 0.98 * seconds(perceptron(Mode.PARALLEL))
 
 
 @pytest.mark.soak
-def test_less_is_communicated_for_it():
+def test_joint_plan_communicates_less_than_a_quarter_of_the_sequential_plan():
     sequential, joint = (perceptron(mode) for mode in (Mode.SEQUENTIAL, Mode.JOINT))
     exchanged = [plan.estimates.communication_elements for plan in (joint, sequential)]
     assert 4 * exchanged[0] < exchanged[1]
 
 
 def recommender(rows_each: int, columns: int, width: int, batch: int) -> Graph:
-    """Rows of three tables side by side, as in DLRM and XDL, and a layer narrower than they are."""
+    """Rows of three tables side by side, as in DLRM and XDL, and a narrower layer."""
     text = [f"w = weight[{3 * columns}, {width}]"]
     for i in range(3):
         text.append(f"ids{i} = input[{batch}] below {rows_each}")
@@ -103,17 +103,17 @@ def recommender(rows_each: int, columns: int, width: int, batch: int) -> Graph:
 
 @lru_cache(maxsize=1)
 def recommended() -> tuple[Plan, ...]:
-    """With both together, and without algebra."""
+    """The plans with both together, and without algebra."""
     graph = recommender(20_000, 512, 32, 4096)
     return tuple(planned(graph, mode) for mode in (Mode.JOINT, Mode.PARALLEL))
 
 
 @pytest.mark.soak
 def test_concatenation_is_replaced_by_sums_of_products():
-    """The library has it in parts: a weight is the concat of its parts, and a product of two
-    concats is a sum of products. A table that is cut by columns then feeds a product that is cut
-    along its sum, and one that is whole a whole one: on the same devices, each on one of its own,
-    and only the sum of all products is communicated."""
+    """The rules have it in parts: a weight is the concat of its parts, and a product of two concats
+    is a sum of products. A table that is cut by columns then feeds a product that is cut along its
+    sum, and a whole table a whole product: on the same devices, or each on one of its own. Only the
+    sum of all products is communicated."""
     joint, parallel = recommended()
     names = [node.name for node in joint.graph.nodes]
     assert "concat" not in names
@@ -130,15 +130,15 @@ def test_concatenation_is_replaced_by_sums_of_products():
 
 
 def convolution(x: str, kernel: str, padding: int) -> str:
-    """Of images of 35 x 35, with a relu after it."""
+    """A convolution of images of 35 x 35, with a relu after it."""
     places = "height=35, width=35, stride_h=1, stride_w=1, dilation_h=1, dilation_w=1"
     return f"relu(conv2d({x}, {kernel}, {places}, top={padding}, left={padding}))"
 
 
 @lru_cache(maxsize=1)
 def branches() -> tuple[Plan, ...]:
-    """Two branches of an Inception block on 35 x 35, without norms: with algebra and cuts together,
-    and without algebra."""
+    """Plans of two branches of an Inception block on 35 x 35, without norms: with algebra and cuts
+    together, and without algebra."""
     graph = parse_graph(
         f"""
         images = input[64, 8, 35, 35]
@@ -158,7 +158,7 @@ def branches() -> tuple[Plan, ...]:
 
 @pytest.mark.soak
 def test_convolutions_of_one_input_are_merged():
-    """The input is read once, and its gradient comes from one operator: no sum of two is made."""
+    """The input is read once. Its gradient comes from one operator, so no sum of two is made."""
     joint, parallel = branches()
     shapes = [node.inputs[1].type.shape for node in joint.graph.nodes if node.name == "conv2d"]
     assert shapes == [(288, 8, 1, 1), (112, 288, 1, 1), (64, 48, 5, 5)]

@@ -1,7 +1,7 @@
-"""What the search returns computes what the model does: outputs and gradients, device by device.
+"""Plans of the search compute the same as the model: outputs and gradients, device by device.
 
-The machine of these tests has slow devices and links that are nearly free, so that a plan which
-uses them all wins, however small the model.
+The machine of these tests has slow devices and links that are nearly free, so a plan on all devices
+wins, however small the model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from substitutions.rules.store import Library, load_library
 TINY = [name for name in MODELS if name.endswith(("-tiny", "-mnist"))]
 FAMILIES = ("joint", "data-parallel", "zero", "expert", "megatron", *PIPELINES)
 SECONDS = 30.0
-"""That a search may take."""
+"""The time limit of a search."""
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_plans_of_many_random_graphs(library, drawn):
 
 
 def test_another_function_is_told_apart():
-    """What these tests rest on: a difference in a value or in a gradient alone is noticed."""
+    """The other tests rest on this: a difference in a value or in a gradient alone is noticed."""
     text = "x = input[4, 4]\nw = weight[4, 4]\n"
     model = parse_graph(text + "return mean_loss(matmul(x, w))")
     for other in ("mean_loss(scale(matmul(x, w), factor=1.001))", "mean_loss(matmul(x, relu(w)))"):

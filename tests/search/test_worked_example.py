@@ -1,10 +1,10 @@
 """The worked example of the Unity paper (section 1): batch 64, 784-512-10, two devices.
 
 The paper compares data parallelism after fusion, which exchanges both weights' gradients, with
-reduction parallelism on the first layer, which exchanges that layer's output and its gradient.
-Both are what the search chooses from generated rules alone when it is held to that family of plans;
-left free, it finds a plan, reduction-parallel on the second layer, that exchanges far less.
-Elements are counted in both directions, forward and backward, without the loss, a number.
+reduction parallelism on the first layer, which exchanges that layer's output and its gradient. The
+search chooses both from generated rules alone when it is limited to that family of plans. Without
+limits, it finds a plan that exchanges far less: reduction parallelism on the second layer. Elements
+are counted in both directions, forward and backward, without the loss, which is one number.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def model(machine: Machine) -> Graph:
 
 
 def paper_family(node: Node, space: Space) -> Mask:
-    """The first layer cut along the sum, what follows it copied, the second along its outputs."""
+    """The first layer cut along the sum, its readers copied, and the second layer cut along its
+    outputs."""
     if node.name == "matmul":
         first = node.inputs[0].type.shape == (BATCH, INPUTS)
         wanted = "k" if first else "n"

@@ -21,7 +21,7 @@ from verifier.instances import Instance
 RULES = load_library().rules
 CHUNK = 100
 PART = 4
-"""Of so many rules one is tried in each run, chosen at random; `make soak` tries all."""
+"""One in this many rules is tried in each run, chosen at random. `make soak` tries all."""
 TRIES = 24
 
 
@@ -47,7 +47,7 @@ def concrete(rule: Rule, random: Random) -> Rule:
 
 
 def is_joined(rule: Rule) -> bool:
-    """Whether several outputs on the left share inputs, so that they are found together."""
+    """Whether several outputs on the left share inputs, so that the matcher finds them together."""
     reads = [variables((value,)) for value in rule.left]
     joined, pending = reads[0], reads[1:]
     while linked := [read for read in pending if read & joined]:
@@ -57,7 +57,7 @@ def is_joined(rule: Rule) -> bool:
 
 
 def applications(rule: Rule, host: Graph, free: dict[str, int]) -> list[tuple[Value, ...]]:
-    """The outputs of a graph after a rule is applied to it, anywhere."""
+    """The outputs of a graph after any application of a rule."""
     steps: list[tuple[Value, ...]] = []
     for match in matches(rule, host):
         outputs = build(rule, match, free)
@@ -68,12 +68,12 @@ def applications(rule: Rule, host: Graph, free: dict[str, int]) -> list[tuple[Va
 
 @pytest.mark.parametrize("part", [PART, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("start", a_third(range(0, len(RULES), CHUNK)))
-# Without shrinking: a chunk of rules is slow to try, and the message names rule and seed.
+# Without shrinking: a chunk of rules takes long to try, and the message names rule and seed.
 @settings(max_examples=1, deadline=None, phases=[Phase.generate])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_rules_hold_and_apply(start, part, seed):
-    """At random types both sides have equal types and mean the same; and each side, made
-    concrete, is matched and becomes the other."""
+    """At random types both sides have equal types and the same values. Each side, made concrete, is
+    matched and becomes the other."""
     random = Random(seed)
     chunk = RULES[start : start + CHUNK]
     for general in random.sample(chunk, len(chunk) // part):
@@ -93,7 +93,7 @@ def test_rules_hold_and_apply(start, part, seed):
 
 
 def test_the_instances_are_not_all_alike():
-    """The test of the test above: degrees, copies, partials and slices above 1 are met."""
+    """A check of the test above: degrees, copies, partials and slices above 1 occur."""
     random = Random(1)
     met = {"dims": 0, "slices": 0, "copies": 0, "partials": 0}
     for rule in RULES[::7]:
@@ -119,7 +119,7 @@ def test_the_instances_are_not_all_alike():
     ],
 )
 def test_a_wrong_rule_would_be_noticed(left, right):
-    """The test of the tests: rules with one operand swapped do not hold."""
+    """A check of the tests: rules with one operand swapped do not hold."""
     rule = parse_rule("wrong", {"x": 2, "y": 2, "z": 2}, left, right)
     assert not all(agree(typed(rule, Random(seed)), seed) for seed in range(5))
 

@@ -1,8 +1,8 @@
 """Figure 10 of the Unity paper: Megatron's plan for attention and for the feed-forward block, as a
-sequence of small steps. Every one of them is an application of a rule of the committed library.
+sequence of small steps. Every step is an application of a rule of the committed library.
 
-The steps are written down here as the graphs that they lead through; which rule makes a step is
-looked up, in both directions of every rule.
+The steps are given here as graphs. The rule of a step is looked up, in both directions of every
+rule.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def joined(value: str, dim: int) -> str:
 
 
 def column(x: str, weight: str) -> str:
-    """Each device has some columns of the weight."""
+    """A layer cut by columns: each device has some columns of the weight."""
     return f"matmul(replicate({x}, {K}), {cut(weight, 1)})"
 
 
 def row(x: str, weight: str) -> str:
-    """Each device has some rows of the weight, and a part of every sum."""
+    """A layer cut by rows: each device has some rows of the weight, and a part of every sum."""
     return f"reduce(matmul({x}, {cut(weight, 0)}), {K})"
 
 
@@ -86,7 +86,7 @@ def feed_forward() -> Iterator[str]:
 
 
 def projection(weight: str) -> Iterator[str]:
-    """The heads of a projection, at last joined from those of each device."""
+    """The heads of a projection, joined at last from those of each device."""
     yield turned(divided(f"matmul(x, {weight})"))
     made = column("x", weight)
     yield turned(divided(joined(made, 2)))
@@ -129,8 +129,8 @@ def library() -> Library:
 def rule_between(
     library: Library, before: Graph, after: Graph, known: Collection[str] = ()
 ) -> Rule | None:
-    """A rule of which one application makes the second graph of the first. ``known``: names of
-    those to try first."""
+    """A rule that rewrites the first graph to the second in one application. ``known``: names of
+    rules to try first."""
     ways = [way for both in library.concrete(before) for way in (both, both.reversed)]
     for rule in sorted(ways, key=lambda way: way.name not in known):
         if not rule.is_applicable:
@@ -163,7 +163,7 @@ def test_every_step_is_an_application_of_a_library_rule(library, leaves, steps):
 
 
 def test_no_rule_makes_a_step_that_is_wrong(library):
-    """Without the sum over devices, it is another function."""
+    """Without the sum over devices, the function is another one."""
     before, *_, after = (parse_graph(FEED_FORWARD.format(text)) for text in feed_forward())
     wrong = parse_graph(FEED_FORWARD.format("matmul(gelu(matmul(x, a)), scale(b, factor=2.0))"))
     assert rule_between(library, before, wrong) is None

@@ -1,5 +1,5 @@
-"""Rules that everyone in the field knows by name are in the committed library, as instances of
-general rules that were found and not planted."""
+"""Rules that are well known by name are in the committed library, as instances of general rules
+that were found and not planted."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def library() -> Library:
 
 
 @each("name", NAMED)
-def test_is_in_the_library(library: Library, name: str) -> None:
+def test_named_rule_is_in_the_library(library: Library, name: str) -> None:
     inputs, left, right = NAMED[name]
     stated = parse_rule(name, inputs, left, right)
     wanted = GeneralForm(stated.left, stated.right)
@@ -199,12 +199,12 @@ def test_is_in_the_library(library: Library, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["softmax", "cross_entropy", "batch_norm", "layer_norm", "attention", "max_axis"]
 )
-def test_what_a_cut_along_a_reduced_axis_takes_is_in_the_library(
+def test_decompositions_for_cuts_along_reduced_axes_are_in_the_library(
     library: Library, name: str
 ) -> None:
-    """The vocabulary of a cross-entropy, the batch of a batch norm, the axis of a softmax, the keys
-    of attention: the operator as its primitive steps, whose sums may be cut. That these lead to
-    such a cut is replayed with the decompositions themselves (``test_decompose``)."""
+    """The cases are the vocabulary of a cross-entropy, the batch of a batch norm, the axis of a
+    softmax, and the keys of attention. Each rule is the operator as its primitive steps, whose sums
+    may be cut. ``test_decompose`` replays that these lead to such a cut."""
     actual = decompositions(OPERATORS[name])
     rules = [GeneralForm(rule.left, rule.right, rule.runs) for rule in library.rules]
     wanted = [GeneralForm(*pair) for pair in actual]

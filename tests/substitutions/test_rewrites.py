@@ -1,4 +1,4 @@
-"""Every rewrite that a library makes of a graph keeps types and values."""
+"""Every rewrite of a graph by a library keeps types and values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from substitutions.rules.store import Library, load_library
 from verifier.trusted.sizes.runs import free_runs
 
 MOST = 400
-"""How many rewrites of one random graph are evaluated."""
+"""The number of rewrites of one random graph that are evaluated."""
 
 
 def general(name: str, left: str, right: str, **inputs: int) -> Rule:
@@ -70,7 +70,7 @@ GENERAL = (
     ),
     general("scales", "scale(scale(x, factor=a), factor=b)", "scale(x, factor=a*b)", x=1),
 )
-"""Some general rules, with stand-ins and several outputs, beside the committed ones."""
+"""Some general rules with stand-ins and several outputs, beside the committed ones."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def library() -> Library:
 
 
 def rewrites(library: Library, graph: Graph):
-    """(rule, graph after), for every rule of the library for a graph, read both ways."""
+    """(rule, graph after), for every rule of the library for a graph, in both directions."""
     for rule in (way for both in library.concrete(graph) for way in (both, both.reversed)):
         if not rule.is_applicable:
             continue
@@ -103,7 +103,7 @@ def check(
     parts: dict[str, np.ndarray],
     values: list[np.ndarray],
 ) -> None:
-    """``values``: of the graph before."""
+    """Check rewrites of a graph. ``values``: the values of the graph before."""
     after.check()
     assert [v.type for v in after.outputs] == [v.type for v in graph.outputs], rule.text
     pairs = list(zip(values, values_of(after, parts), strict=True))
@@ -150,8 +150,8 @@ ATTENTION = """
 
 @pytest.mark.soak  # the property above has such graphs too
 def test_rewrites_of_a_graph_with_shared_inputs(library):
-    """Products that share an input are merged in pairs, and so are alike functions of values that
-    share one; nothing is merged with what it is made of."""
+    """Products that share an input are merged in pairs, and so are equal functions of values that
+    share one. No operator is merged with its own result."""
     graph = parse_graph(ATTENTION)
     parts = parts_of_leaves(graph, 1, Reals())
     values = values_of(graph, parts)
@@ -164,6 +164,6 @@ def test_rewrites_of_a_graph_with_shared_inputs(library):
     assert met["scales"] == 1
     assert met["cut"] > 4
     assert met["cut of two"] > 2
-    assert "turn a function" not in met  # no function is turned
+    assert "turn a function" not in met  # no function is exchanged
     assert "merge of functions" not in met  # they share no input: pairs of all functions
     assert sum(met.values()) > 100

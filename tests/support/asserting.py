@@ -1,4 +1,5 @@
-"""Functions with asserts as Python compiles them; pytest rewrites those of its own files."""
+"""Functions with plain Python asserts. pytest rewrites the asserts of its own files, but not
+these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts of ``transformers`` 4.57 and 5, for those who have none of it."""
+"""The mixtures of experts of ``transformers`` 4.57 and 5, for tests without that package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional as f
 
 
 def public(model: str) -> Any:
-    """As if a class came with a public model."""
+    """Make a class look as if it came with a public model."""
 
     def move(cls: type) -> type:
         cls.__module__ = f"transformers.models.{model}.modeling_{model}"
@@ -102,7 +102,7 @@ class Qwen2MoeSparseMoeBlock(_BySoftmax):
 
 
 class Gate(nn.Module):
-    """DeepSeek-V3's choice, without groups."""
+    """The choice of experts of DeepSeek-V3, without groups."""
 
     e_score_correction_bias: Tensor
 
@@ -180,7 +180,7 @@ class GptOssExperts(nn.Module):
 
 
 class GptOss(nn.Module):
-    """Its router, and the loss of what its experts make."""
+    """The router of GPT-OSS, and the loss of the outputs of its experts."""
 
     def __init__(self, width: int, hidden: int, count: int, top_k: int) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class GptOss(nn.Module):
 
 
 def dispatched(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """As the library's decorator, which may call another function than the loop."""
+    """Like the decorator of the library, which may call another function than the loop."""
 
     @wraps(forward)
     def run(self: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -206,7 +206,7 @@ def dispatched(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @public("mixtral")
 class MixtralExperts(nn.Module):
-    """Stacked, with or without gates and biases."""
+    """The stacked experts of Mixtral, with or without gates and biases."""
 
     has_post_expert_norm, is_concatenated = False, True
 
@@ -248,7 +248,7 @@ class MixtralExperts(nn.Module):
 
 
 class Stacked(nn.Module):
-    """A block of such experts."""
+    """A block of stacked experts."""
 
     def __init__(self, width: int, hidden: int, count: int, top_k: int, **kinds: bool) -> None:
         super().__init__()
@@ -263,7 +263,7 @@ class Stacked(nn.Module):
 
 
 class WithLoss(nn.Module):
-    """The loss of what a block returns."""
+    """The loss of the outputs of a block."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""The checks for every hostile input: it is refused soon, with one line and an exit status, and
-nothing is written."""
+"""The checks for every hostile input: the command refuses it soon, with one line and an exit
+status, and writes nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from support.runs.commands import Finished
 from unity.support.cli import run_app
 
 LONGEST = 10.0
-"""Seconds of processor time after which an input counts as one that hangs."""
+"""Seconds of processor time after which a command counts as hanging."""
 
 
 def command(app: typer.Typer, name: str, *arguments: object) -> Finished:
-    """Run a command in this process. Anything but an end of its own is a traceback, and raised."""
+    """Run a command in this process. Any exception but SystemExit is a traceback, and is raised."""
     out, err = io.StringIO(), io.StringIO()
     status: object = None
     begin = time.process_time()
@@ -33,7 +33,7 @@ def command(app: typer.Typer, name: str, *arguments: object) -> Finished:
 
 
 def refused(app: typer.Typer, name: str, *arguments: object, status: int = 2) -> str:
-    """Run a command that has to refuse its input, and return the line that says why."""
+    """Run a command that has to refuse its input, and return its one error line."""
     result = command(app, name, *arguments)
     assert result.status == status, result.out + result.err
     line = result.err.removesuffix("\n")
@@ -44,7 +44,7 @@ def refused(app: typer.Typer, name: str, *arguments: object, status: int = 2) ->
 
 
 def files(folder: Path) -> dict[str, bytes | None]:
-    """All that lies in a folder, to see that nothing was written: the content of each file."""
+    """The content of each file in a folder, to check that nothing was written."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))

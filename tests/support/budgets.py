@@ -1,13 +1,14 @@
 """A program that runs random searches with a budget and prints when each of them ends.
 
-    python budgets.py [SEED [COUNT]]
+    python budgets.py [SEED [COUNT [LAYERS]]]
 
-Models, machines, numbers of devices, planners, modes and budgets are drawn. The clock of a search
-is that of the processor's seconds of this process, so that a busy computer changes nothing. Each
-line has the budget, the seconds after which there was an answer, and by how much these are more.
-The last line has the largest excess. Models are captured and the library is read before the clock
-starts; nothing else is known to a search from the ones before, but for what a process keeps of the
-library.
+Models, machines, numbers of devices, planners, modes and budgets are drawn at random. The clock of
+a search counts the processor seconds of this process, so other work on the computer changes
+nothing. Each line has the budget, the seconds until the answer, the excess of these over the
+budget, and the seconds in which the plan was completed and written. The last line has the largest
+excess. Models are captured and the library is read before the clock starts. A search knows nothing
+of earlier ones, except for what a process remembers of the library. With LAYERS, all models are
+deep graphs of that many layers, with five or six operators in each.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from time import process_time
 
 from support.graphs import deep
 
-from pcg.collection import seldom_collected
+from pcg.collection import seldom_collected, uncollected
 from pcg.errors import UnityError
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.models import build_model
+from pcg.plan.plan import save_plan
 from pcg.zoo import MODELS
 from search.choices import PLANNER_NAMES, Mode
 from search.cost.progress import timed_by
@@ -40,7 +44,8 @@ BY_HAND = ("tensor=2,micro-batches=4", "tensor=4,sequence", "pipeline=2,micro-ba
 
 @dataclass(frozen=True)
 class Budgeted:
-    """A search that is to end in time. ``layers``: of a deep graph, 0 for a model of the zoo."""
+    """A search with a budget. ``layers``: the depth of a deep graph, or 0 for a model of the
+    zoo."""
 
     model: str
     layers: int
@@ -62,7 +67,7 @@ class Budgeted:
         return f"{model} on {self.devices} x {self.machine} by {how}"
 
     def ended(self) -> tuple[float, str]:
-        """Seconds after which there was an answer, and the answer."""
+        """The seconds until the answer, and the answer."""
         graph, machine = self.graph, first_devices(load_machine(self.machine), self.devices)
         training, library = asked_training(self.model, None, None, machine), load_library()
         with timed_by(process_time), seldom_collected():
@@ -74,16 +79,23 @@ class Budgeted:
                 planned = planner.plan(self.model, graph)
             except UnityError as none:
                 return process_time() - start, str(none)
-            seconds = planned.plan.estimates.step_seconds
-            end = process_time() - start
-        return end, f"{seconds * 1e3:.4g} ms (stopped: {planned.report.stop})"
+            seconds, found = planned.plan.estimates.step_seconds, process_time()
+            with TemporaryDirectory() as folder, uncollected():
+                save_plan(planned.plan, Path(folder) / "plan.json")
+            end = process_time()
+        ending = planned.report.phases.get("completing", 0.0) + end - found
+        answer = (
+            f"{seconds * 1e3:.4g} ms (stopped: {planned.report.stop}), written in {ending:.2f} s"
+        )
+        return end - start, answer
 
 
-def searches(random: Random) -> Iterator[Budgeted]:
-    """Searches without end. One in three is of a deep graph, and one in six by hand."""
+def searches(random: Random, depth: int | None = None) -> Iterator[Budgeted]:
+    """Random searches without end. One in three is of a deep graph, and one in six is by hand.
+    ``depth``: the layers of all graphs, if given."""
     while True:
         machine = random.choice(list(DEVICES))
-        layers = random.choice((24, 96, 256)) if random.random() < 1 / 3 else 0
+        layers = depth or (random.choice((24, 96, 256)) if random.random() < 1 / 3 else 0)
         model = random.choice(list(DEEP) if layers else ZOO)
         degrees = random.choice(BY_HAND) if random.random() < 1 / 6 else None
         planner = "joint" if degrees else random.choice(("joint", "joint", *PLANNER_NAMES))
@@ -99,10 +111,10 @@ def searches(random: Random) -> Iterator[Budgeted]:
         )
 
 
-def worst_excess(seed: int, count: int) -> float:
-    """The most by which one of so many searches was late, in seconds; prints all of them."""
+def worst_excess(seed: int, count: int, depth: int | None = None) -> float:
+    """The largest excess of so many searches over their budgets, in seconds. Prints all of them."""
     worst = 0.0
-    for one, _ in zip(searches(Random(seed)), range(count), strict=False):
+    for one, _ in zip(searches(Random(seed), depth), range(count), strict=False):
         end, answer = one.ended()
         worst = max(worst, end - one.budget)
         excess = f"budget {one.budget:4.1f} s, end {end:5.2f} s, excess {end - one.budget:5.2f} s"
@@ -113,4 +125,5 @@ def worst_excess(seed: int, count: int) -> float:
 
 if __name__ == "__main__":
     numbers = [int(word) for word in sys.argv[1:]]
-    worst_excess(*(numbers + [0, 20][len(numbers) :]))
+    seed, count, *depth = numbers + [0, 20][len(numbers) :]
+    worst_excess(seed, count, *depth)

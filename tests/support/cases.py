@@ -17,7 +17,8 @@ Test = Callable[..., None]
 
 
 def a_third(cases: Iterable[Any]) -> list[Any]:
-    """Cases of ``pytest.mark.parametrize``: a third of them in each run, the others under soak."""
+    """Parameters like ``pytest.mark.parametrize``: a third of the cases in each run, the others
+    under soak."""
     return [
         pytest.param(
             *(case if isinstance(case, tuple) else (case,)),
@@ -30,7 +31,7 @@ def a_third(cases: Iterable[Any]) -> list[Any]:
 def check_each(
     cases: Iterable[T], check: Callable[[T], object], name: Callable[[T], str] = str
 ) -> None:
-    """Try all cases; those that fail are raised together, each with its name as a note."""
+    """Check all cases. Failures are raised together, each with the name of its case as a note."""
     wrong: list[BaseException] = []
     names: list[str] = []
     tried = 0
@@ -53,7 +54,7 @@ def each(
     *,
     ids: Callable[[Any], str] | Sequence[str] = repr,
 ) -> Callable[[Test], Test]:
-    """As ``pytest.mark.parametrize``, but one test for all cases. Several of these multiply."""
+    """Like ``pytest.mark.parametrize``, but one test for all cases. Several of these multiply."""
     names = (parameters,) if isinstance(parameters, str) else parameters
     given = list(cases)
     labels = [ids(case) for case in given] if callable(ids) else list(ids)

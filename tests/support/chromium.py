@@ -28,7 +28,7 @@ document.body.dataset.seen = JSON.stringify(seen);
 
 
 def browser() -> str | None:
-    """The path of a Chromium, if there is one."""
+    """The path of a Chromium, if one is installed."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -36,8 +36,9 @@ needs_browser = pytest.mark.skipif(browser() is None, reason="no Chromium is ins
 
 
 def seen_by_browser(page: str, code: str, folder: Path, width: int = 1280) -> dict[str, Any]:
-    """What a page comes to in a window of so many pixels: its errors, what its policy refused, what
-    it loaded beside itself, and what ``code``, the body of a function, returns."""
+    """The state of a page in a window of ``width`` pixels: its errors, the requests that its policy
+    refused, the resources that it loaded beside itself, and the return value of ``code``, the body
+    of a function."""
     path = browser()
     assert path is not None
     watched = page.replace("<head>", f"<head>{WATCH}", 1)

@@ -6,7 +6,8 @@ from pcg.machine import Machine
 
 
 def mixed(first: Machine, second: Machine, *, per_node: int, nodes: int) -> Machine:
-    """Nodes of one machine's devices, the latter half of another's, over links of 25 GB/s."""
+    """A machine of ``nodes`` nodes over links of 25 GB/s. The second half of the nodes has the
+    devices of another machine."""
     links = [
         {"name": "node", "count": per_node, "latency": 3e-6, "bandwidth": 50e9},
         {"name": "cluster", "count": nodes, "latency": 8e-6, "bandwidth": 25e9},

@@ -1,4 +1,4 @@
-"""Mixtures of experts as plain loops over tokens, written without regard to speed."""
+"""Mixtures of experts as plain loops over tokens, without regard to speed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch.nn import Module
 from unity.nn import Experts, MixtureOfExperts, load_balancing_loss, router_z_loss
 
 
-def looped(moe: MixtureOfExperts, x: Tensor) -> Tensor:
-    """What a layer says it computes, token by token and choice by choice."""
+def mixture_by_loops(moe: MixtureOfExperts, x: Tensor) -> Tensor:
+    """The output of a mixture by its definition, token by token and choice by choice."""
     experts, router = moe.experts, moe.router
     assert isinstance(experts, Experts)
     routing = router(x)
@@ -26,7 +26,7 @@ def looped(moe: MixtureOfExperts, x: Tensor) -> Tensor:
                 expert = chosen[token][choice]
                 left[expert] -= 1
                 if left[expert] >= 0:
-                    made = alone(experts, expert, rows[token])
+                    made = expert_output(experts, expert, rows[token])
                     out[token] = out[token] + weights[token, choice] * made
     shared = moe.shared
     whole = torch.stack(out).view(x.shape)
@@ -34,15 +34,15 @@ def looped(moe: MixtureOfExperts, x: Tensor) -> Tensor:
 
 
 def places(moe: MixtureOfExperts, group: int) -> int:
-    """How many tokens of a group an expert takes."""
+    """The number of tokens of a group that an expert takes."""
     if moe.capacity_factor is None:
         return group * moe.router.top_k
     share = moe.capacity_factor * group * moe.router.top_k / moe.router.experts
     return max(1, -int(-share // 1))
 
 
-def alone(experts: Experts, expert: int, row: Tensor) -> Tensor:
-    """What one expert makes of one token."""
+def expert_output(experts: Experts, expert: int, row: Tensor) -> Tensor:
+    """The output of one expert for one token."""
 
     def linear(name: str, x: Tensor) -> Tensor:
         bias = getattr(experts, f"{name}_bias")
@@ -56,7 +56,7 @@ def alone(experts: Experts, expert: int, row: Tensor) -> Tensor:
 
 
 class Words(Module):
-    """Layers with mixtures, and a loss of what they make of their input."""
+    """Layers with mixtures, and a loss of their output."""
 
     def __init__(self, *mixtures: MixtureOfExperts, balance: float = 0.0) -> None:
         super().__init__()

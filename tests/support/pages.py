@@ -1,14 +1,14 @@
-"""The pages of the documentation: their blocks of code, and how these are run and compared.
+"""The pages of the documentation: their blocks of code, and how tests run and compare these.
 
-A page is Markdown. A block is what stands between fences; the paragraph before it may say
+A page is Markdown. A block is the text between fences. The paragraph before it may say
 
 - ``... in `NAME`:``, that the block is the content of a file of that name;
 - ``*Run by the long tests: why*``, that it takes too long for each change;
 - ``*Not run by the tests: why*``.
 
-In a block of ``console``, ``$ `` begins a command, and what follows is what it prints, with what it
-prints on the standard error. A line of three dots stands for any number of lines, and three dots
-within a line for any text. Seconds may differ, and so may spaces and the borders of tables.
+In a block of ``console``, ``$ `` begins a command. The lines after it are its output, with its
+standard error. A line of three dots stands for any number of lines, and three dots within a line
+for any text. Seconds may differ, and so may spaces and the borders of tables.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ SECONDS = re.compile(r"\b[\d.,]+ s\b")
 BORDER = re.compile(r"[\s┏┓┗┛━┳┻╇┡┩└┘─┴├┤┼┃│]*")
 GAP = "..."
 WIDTH = "100"
-"""Columns of the terminal for which pages show what is printed."""
+"""Columns of the terminal whose output pages show."""
 
 When = Literal["always", "long", "never"]
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code: the language of its fence, its text, the file that it is the content of, and
-    when tests run it. ``line`` is that of its fence."""
+    """A block of code: the language of its fence, its text, its file name if it is the content of a
+    file, and when tests run it. ``line``: the line of its fence."""
 
     line: int
     language: str
@@ -58,7 +58,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Step:
-    """A command of a page, and the lines that it is shown to print; None where none are shown."""
+    """A command of a page, and the output that the page shows. None if it shows none."""
 
     command: str
     prints: tuple[str, ...] | None
@@ -66,7 +66,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Result:
-    """What a command printed, and its exit status."""
+    """The output of a command, and its exit status."""
 
     status: int
     printed: str
@@ -99,7 +99,7 @@ def _block(text: str, fence: re.Match[str]) -> Block:
 
 
 def prose(page: Path) -> str:
-    """A page without its blocks."""
+    """The text of a page without its blocks."""
     return FENCE.sub("", page.read_text("utf-8"))
 
 
@@ -120,7 +120,7 @@ Runner = Callable[[str, Path], Result]
 
 
 def in_a_shell(command: str, folder: Path) -> Result:
-    """Run a command as a user does."""
+    """Run a command in a shell, as a user does."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
@@ -136,8 +136,8 @@ def in_a_shell(command: str, folder: Path) -> Result:
 
 
 def in_this_process(command: str, folder: Path) -> Result:
-    """Run a command of Unity here, which saves loading torch, and any other in a shell. The working
-    folder is ``folder`` already."""
+    """Run a command of Unity in this process, which saves loading torch, and any other command in a
+    shell. The working folder is already ``folder``."""
     words = shlex.split(command, comments=True)
     if words[:2] == ["python", "-m"] and words[2].startswith("unity."):
         words = ["unity", words[2].removeprefix("unity."), *words[3:]]
@@ -154,8 +154,8 @@ def in_this_process(command: str, folder: Path) -> Result:
 
 
 def run_page(page: Path, folder: Path, run: Runner, when: Sequence[When]) -> int:
-    """Run the blocks of a page in a folder; how many there are. Fails at the first that does
-    something else than the page says."""
+    """Run the blocks of a page in a folder, and return their number. Fails at the first block that
+    does not do what the page says."""
     (folder / "generated_rules").symlink_to(ROOT / "generated_rules")
     names: dict[str, Any] = {}
     status, count = 0, 0
@@ -176,7 +176,7 @@ def run_page(page: Path, folder: Path, run: Runner, when: Sequence[When]) -> int
 
 @contextmanager
 def _importable(folder: Path) -> Generator[None]:
-    """Files of the page are modules, which are forgotten afterwards."""
+    """Make the files of a page importable as modules, and forget the modules afterwards."""
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -187,8 +187,8 @@ def _importable(folder: Path) -> Generator[None]:
 
 
 def _take(step: Step, last: int, run: Runner, folder: Path, where: str) -> int:
-    """The status of a step, which has to print what is shown. It is 0 where no error is shown, and
-    not 0 where one is."""
+    """Check the output and the status of a step. The status has to be 0 if the page shows no error,
+    and not 0 if it shows one."""
     if step.command == "echo $?":
         assert step.prints == (str(last),), f"{where}: the status is {last}"
         return 0
@@ -202,7 +202,7 @@ def _take(step: Step, last: int, run: Runner, folder: Path, where: str) -> int:
 
 
 def difference(shown: Sequence[str], printed: Sequence[str]) -> str | None:
-    """What tells the lines that are shown from those that were printed; None if they agree."""
+    """The difference between the lines shown and the lines printed. None if they agree."""
     left, right = _plain(shown), _plain(printed)
     parts: list[list[str]] = [[]]
     for line in left:
@@ -226,7 +226,7 @@ def difference(shown: Sequence[str], printed: Sequence[str]) -> str | None:
 
 
 def _plain(lines: Sequence[str]) -> list[str]:
-    """Lines without what may differ."""
+    """The lines without the parts that may differ."""
     kept = [line for line in lines if not BORDER.fullmatch(line)]
     return [SECONDS.sub("# s", " ".join(line.split())) for line in kept]
 

@@ -1,4 +1,4 @@
-"""Small random graphs, for what is compared with all choices there are."""
+"""Small random graphs, for comparisons with an exhaustive search."""
 
 from __future__ import annotations
 

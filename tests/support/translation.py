@@ -1,4 +1,4 @@
-"""A translation model of LSTM layers, unrolled, as one on which FlexFlow was measured."""
+"""An unrolled translation model of LSTM layers, like the one on which FlexFlow was measured."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CELL = """
 def translation(
     batch: int = 64, length: int = 3, width: int = 1024, words: int = 32000, layers: int = 2
 ) -> Graph:
-    """Two stacks of LSTM layers, which read and write so many words of a sentence each; a table for
-    each language, and a product with all words for each that is written."""
+    """Two stacks of LSTM layers, which read and write a sentence of ``length`` words each. Each
+    language has a table, and each word written has a product with all words."""
     lines = [f"source = weight[{words}, {width}]", f"target = weight[{words}, {width}]"]
     lines += [f"head = weight[{width}, {words}]", f"zero = input[{batch}, {width}]"]
     for kind in "ed":

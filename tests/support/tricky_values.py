@@ -1,4 +1,4 @@
-"""More features of torch that models use, of memory, constants and checks; see ``tricky``."""
+"""Further features of torch that models use: memory, constants and checks. See ``tricky``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional as f
 
 
 def filled(m, h):
-    """Place by place, as RWKV's loop over words does."""
+    """A tensor filled place by place, like the loop over words of RWKV."""
     made = torch.empty(ROWS, 4, dtype=h.dtype)
     for i in range(4):
         made[:, i] = h[:, i] * h[:, i + 4]
@@ -30,7 +30,7 @@ def filled_in_part(m, h):
 
 
 def policy(m, x):
-    """Distributions that check what they are given, as losses of reinforcement learning do."""
+    """Distributions that check their arguments, as in losses of reinforcement learning."""
     chosen = torch.distributions.Categorical(logits=m.a(x))
     spread = torch.distributions.Normal(m.a(x), m.v.exp(), validate_args=None)
     return (chosen.log_prob(m.ids) - chosen.entropy()).mean() + spread.log_prob(x).mean()
@@ -62,7 +62,7 @@ VALUES = {
     ),
     # in place
 }
-"""Each has to be captured with its gradients."""
+"""Functions that have to be captured with their gradients."""
 
 UNHELD = {
     "memory that is filled in part": ends(filled_in_part),
@@ -73,4 +73,4 @@ UNHELD = {
     "bits of numbers": ends(lambda m, h: h * h.detach().view(torch.int32).bitwise_and(1)),
     "what a buffer chooses": ends(lambda m, h: h[m.ids > 2]),
 }
-"""Each is refused by the line that asks for it."""
+"""Functions that are refused by the line that calls them."""

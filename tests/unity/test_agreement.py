@@ -1,4 +1,4 @@
-"""`unity optimize` of a file whose graph is not what its module computes, or is."""
+"""`unity optimize` of a file whose graph computes the same as its module, or does not."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def make():
     return Net(), (torch.zeros(4, 6),)
 """
 LYING = "torch.relu(x) if self.read else torch.tanh(x)"
-"""What is captured, without numbers, is another function than what torch runs."""
+"""Captured without numbers, this is another function than the one that torch runs."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_library():
-    """Reading it takes a second or two, each time that the command runs."""
+    """Read the library once: reading takes a second or two for each command."""
     with pytest.MonkeyPatch.context() as patch:
         library = load_library()
         patch.setattr("unity.commands.optimize.load_library", lambda path=None: library)
@@ -62,14 +62,14 @@ def test_a_graph_that_is_not_the_module_is_refused_in_a_line(tmp_path: Path, cap
     assert not out.exists()
 
 
-def test_it_is_planned_without_the_comparison(tmp_path: Path, capsys):
+def test_module_is_planned_without_the_comparison(tmp_path: Path, capsys):
     status, out = optimize(tmp_path, LYING, "--no-self-check", "--json")
     assert status == 0
     assert json.loads(capsys.readouterr().out)["agreement"] is None
     assert out.exists()
 
 
-def test_json_says_what_became_of_the_comparison(tmp_path: Path, capsys):
+def test_json_holds_the_result_of_the_comparison(tmp_path: Path, capsys):
     assert optimize(tmp_path, "torch.relu(x)", "--json")[0] == 0
     agreement = json.loads(capsys.readouterr().out)["agreement"]
     assert agreement["gradients"] == 2

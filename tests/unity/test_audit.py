@@ -1,4 +1,5 @@
-"""`unity audit`: plans of every planner follow, altered ones do not, and why is a line."""
+"""`unity audit`: plans of every planner follow, altered plans do not, and each finding is a
+line."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def plan(written: Path, tmp_path: Path) -> Path:
 
 
 def altered(path: Path, change: Callable[[Content], None], *, hashed: bool = True) -> None:
-    """Alter a plan file, and its hashes as if it had been written so."""
+    """Alter a plan file, with hashes that fit."""
     content = json.loads(path.read_text())
     change(content)
     if hashed:
@@ -107,13 +108,13 @@ def with_gelu(lines: list[str]) -> list[str]:
 
 
 def recut(content: Content) -> None:
-    """The last cut at another degree."""
+    """Another degree for the last cut."""
     steps = content["decisions"]["derivation"]
     next(step for step in reversed(steps) if "k" in step["symbols"])["symbols"]["k"] = 4
 
 
 def relabelled(content: Content) -> None:
-    """The plan's own graph as it was, and another model to begin with."""
+    """The plan's own graph, with another model at its beginning."""
     content["model"]["graph"] = with_gelu(content["model"]["graph"])
     content["model"]["hash"] = parse_graph("\n".join(content["model"]["graph"])).digest
 
@@ -137,7 +138,9 @@ def other_layer(content: Content) -> None:
         (relabelled, "decisions.derivation["),
     ],
 )  # fmt: skip
-def test_what_does_not_follow_is_a_line(plan: Path, change: Callable[[Content], None], says: str):
+def test_altered_plan_is_a_finding_in_one_line(
+    plan: Path, change: Callable[[Content], None], says: str
+):
     altered(plan, change)
     result = audit(str(plan), "--no-capture", "--no-proofs")
     assert isinstance(result.exception, NegativeAnswer)
@@ -147,7 +150,7 @@ def test_what_does_not_follow_is_a_line(plan: Path, change: Callable[[Content], 
     assert str(result.exception) == f"{plan}: does not follow, 1 finding"
 
 
-def test_a_view_that_is_altered_is_told_by_its_hash(plan: Path):
+def test_altered_view_is_found_by_its_hash(plan: Path):
     def moved(content: Content) -> None:
         view = next(v for v in content["decisions"]["views"].values() if 2 in v["shape"])
         view["strides"] = [n if n else 2 for n in view["strides"]]  # of axes of one task
@@ -158,7 +161,7 @@ def test_a_view_that_is_altered_is_told_by_its_hash(plan: Path):
     assert f"{plan}: decisions.views: was changed after it was written: its hash" in result.stdout
 
 
-def test_another_model_is_told_by_its_line(plan: Path):
+def test_plan_of_another_model_is_a_finding_with_its_line(plan: Path):
     altered(plan, lambda c: c["model"].update(name="mlp-mnist"))
     result = audit(str(plan), "--no-proofs", "--jobs", "1")
     assert isinstance(result.exception, NegativeAnswer)
@@ -167,7 +170,7 @@ def test_another_model_is_told_by_its_line(plan: Path):
 
 
 def swapped(content: Content) -> None:
-    """The names of two weights, one under the other."""
+    """Two weights with their names swapped."""
     names = content["naming"]["parameters"]
     first, second, *_ = sorted(names)
     names[first], names[second] = names[second], names[first]
@@ -220,7 +223,7 @@ def means_swapped(content: Content) -> None:
         (lambda c: c["statistics"].pop(), r"statistics\[\d+\]: nothing, expected a record"),
     ]),
 )  # fmt: skip
-def test_running_statistics_are_of_what_is_normed(
+def test_wrong_running_statistics_are_a_finding(
     normed: Path, tmp_path: Path, change: Callable[[Content], None], says: str
 ):
     plan = Path(shutil.copy(normed, tmp_path / "plan.json"))
@@ -236,7 +239,7 @@ def test_a_plan_with_running_statistics_follows(normed: Path):
     assert "batch norms keep running statistics" in result.stdout
 
 
-def test_what_a_plan_says_nothing_of_is_not_checked(plan: Path):
+def test_parameter_names_that_a_plan_does_not_state_are_not_checked(plan: Path):
     altered(plan, lambda c: c.update(naming=None))
     result = audit(str(plan), "--no-proofs", "--jobs", "1")
     assert result.exit_code == 0, result.output
@@ -260,7 +263,7 @@ def make_model():
 """
 
 
-def test_a_file_is_only_run_if_it_is_named(tmp_path: Path, library: Library):
+def test_model_file_is_only_run_if_the_caller_names_it(tmp_path: Path, library: Library):
     source, path = tmp_path / "mine.py", tmp_path / "plan.json"
     source.write_text(MODEL)
     name = f"{source}:make_model"

@@ -1,4 +1,4 @@
-"""`unity compare`: its table, files and plots, what an interruption leaves, and refusals."""
+"""`unity compare`: its table, files and plots, the files after an interruption, and errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def compare(*arguments: str) -> Result:
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_library():
-    """Reading it takes a second or two, each time that the command runs."""
+    """Read the library once: reading takes a second or two for each command."""
     with pytest.MonkeyPatch.context() as patch:
         library = load_library()
         patch.setattr("unity.commands.compare.load_library", lambda: library)
@@ -52,7 +52,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     return compare("xdl-tiny", *SMALL, "-o", str(out), "--json"), out
 
 
-def test_it_writes_what_the_planners_predict(done: tuple[Result, Path]):
+def test_comparison_file_holds_the_predictions_of_the_planners(done: tuple[Result, Path]):
     result, out = done
     assert result.exit_code == 0, result.output
     content = ComparisonFile.model_validate_json((out / "compare.json").read_text())
@@ -73,8 +73,8 @@ def test_it_writes_what_the_planners_predict(done: tuple[Result, Path]):
     assert content.entries[3].memory_bytes == alone.peak_memory_bytes
 
 
-def test_plans_are_kept_and_told_apart(done: tuple[Result, Path]):
-    """Any two of a model on as many devices can be compared by ``unity diff``."""
+def test_plans_of_a_comparison_are_saved_for_unity_diff(done: tuple[Result, Path]):
+    """``unity diff`` compares any two plans of a model on equally many devices."""
     _, out = done
     content = ComparisonFile.model_validate_json((out / "compare.json").read_text())
     for entry in content.entries:
@@ -99,7 +99,7 @@ def test_the_table_has_a_row_for_each(done: tuple[Result, Path]):
 
 @pytest.fixture
 def _undrawn(monkeypatch: pytest.MonkeyPatch):
-    """Plots take longer than small plans."""
+    """Draw no plots: plots take longer than small plans."""
     monkeypatch.setattr("unity.commands.compare.plot", lambda *given: ("x.svg", "x.png"))
     monkeypatch.setattr("unity.commands.compare.plot_steps", lambda *given: None)
 
@@ -123,7 +123,7 @@ def test_plots_are_drawn(done: tuple[Result, Path]):
     assert "predicted throughput (samples/s)" in texts
 
 
-def test_where_steps_go_is_drawn(done: tuple[Result, Path], tmp_path: Path):
+def test_plot_shows_the_parts_of_a_step(done: tuple[Result, Path], tmp_path: Path):
     """A panel for each number of devices, a bar for each part of each planner's step."""
     _, out = done
     texts = {t.strip() for t in ElementTree.parse(out / "xdl-tiny-steps.svg").getroot().itertext()}
@@ -146,7 +146,7 @@ def entry(planner: str, speed: float | None) -> Prediction:
     )
 
 
-def test_what_does_not_fit_is_a_cross(tmp_path: Path):
+def test_plan_that_does_not_fit_is_a_cross_in_the_plot(tmp_path: Path):
     svg, _ = plot("m", "local", [entry("joint", 10.0), entry("expert", None)], tmp_path / "m.py")
     assert svg.name == "m.py.svg"
     assert "expert does not fit" in svg.read_text()
@@ -158,7 +158,7 @@ def test_each_model_has_files_of_its_own():
     assert list(file_stems(models).values()) == ["a-b.py-m", "a-b.py-m-2", "model", "a-b.py-m-3"]
 
 
-def test_ratios():
+def test_ratio_over_others_is_to_the_fastest_other_planner():
     entries = [entry("joint", 12.0), entry("expert", 4.0), entry("megatron", None)]
     assert [over_others(e, entries) for e in entries] == [3.0, 1 / 3, None]
     assert over_others(entries[0], entries[:1]) is None
@@ -199,7 +199,7 @@ def test_an_interruption_keeps_what_is_done(
     assert (tmp_path / "mlp-mnist.svg").exists()
 
 
-def test_without_matplotlib_the_table_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_table_is_written_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("unity.commands.compare.can_plot", lambda: False)
     few = ("--machine", "local", "--gpus", "2", "--planners", "data-parallel")
     result = compare("xdl-tiny", *few, "-o", str(tmp_path))
@@ -237,7 +237,7 @@ def test_samples_and_devices():
     assert (target.devices, target.nodes) == (8, 2)
 
 
-def test_gspmd_is_compared_as_it_is_annotated(tmp_path: Path):
+def test_gspmd_is_compared_with_its_annotations(tmp_path: Path):
     given = ("mlp-tiny", "--machine", "local", "--gpus", "4", "--planners", "gspmd")
     named = ("--mesh", "data=2,model=2", "--shard", "x=data,-", "--shard", "w1=-,model")
     seconds: list[float] = []

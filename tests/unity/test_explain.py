@@ -1,4 +1,4 @@
-"""`unity explain`, `unity diff` and `unity report`: what they print, write and refuse."""
+"""`unity explain`, `unity diff` and `unity report`: their output, their files, and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_operator_is_explained(folder):
     assert "all other operators stay where they are" in result.out
 
 
-def test_one_operator_as_json(folder):
+def test_explanation_of_one_operator_as_json(folder):
     result = command(explain, "explain", "data.json", "--operator", "w2", "--json")
     content = json.loads(result.out)
     (operator,) = content["operators"]
@@ -48,7 +48,7 @@ def test_one_operator_as_json(folder):
         assert other["more_seconds"] == pytest.approx(more)
 
 
-def test_as_many_placements_as_are_asked_for(folder):
+def test_number_of_alternatives_is_the_one_asked_for(folder):
     asked = ["explain", "data.json", "--operator", "w2", "--json", "--alternatives"]
     for number in (0, 3, 512):
         (operator,) = json.loads(command(explain, *asked, number).out)["operators"]
@@ -58,7 +58,7 @@ def test_as_many_placements_as_are_asked_for(folder):
     assert "next best" not in text
 
 
-def test_what_there_is_not_is_refused(folder):
+def test_unknown_operator_file_or_machine_is_refused(folder):
     line = refused(explain, "explain", "data.json", "--operator", "matmull")
     assert line == "data.json: matmull: no such operator in the plan (near it are matmul)"
     assert "no such file" in refused(explain, "explain", "none.json")
@@ -123,7 +123,7 @@ def test_optimize_writes_the_page(folder):
     assert "/dev/null" in bad
 
 
-def test_they_are_listed(capsys):
+def test_commands_are_listed_in_the_help(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out

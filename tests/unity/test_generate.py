@@ -1,4 +1,4 @@
-"""`unity generate`: a part of the library, and how it refuses."""
+"""`unity generate`: a part of the library, and errors."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ OWN = 'squared = Operator("squared", "out[i...] = x[i...] * x[i...]")'
 
 @pytest.fixture(scope="module")
 def made() -> dict[object, GenerationResult]:
-    """The libraries that were generated, by what was asked for."""
+    """The generated libraries, by their options."""
     return {}
 
 
 @pytest.fixture
 def _generated_once(made: dict[object, GenerationResult], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests of what is said of a part of the library, and in which form, make it once."""
+    """Generate the library of each set of options once, for all tests of its report."""
 
     def once(chosen: list[Operator], *, jobs: int, progress: Any, **given: Any) -> GenerationResult:
         asked = *(operator.name for operator in chosen), *map(str, sorted(given.items()))
@@ -48,7 +48,7 @@ def _generated_once(made: dict[object, GenerationResult], monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("_generated_once")
-def test_a_part_of_the_library_is_what_the_library_has(tmp_path: Path) -> None:
+def test_generated_part_equals_that_part_of_the_library(tmp_path: Path) -> None:
     arguments = ["--only", "relu", "--only", "scale", "--out", str(tmp_path), "--jobs", "1"]
     result = runner.invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
@@ -77,7 +77,7 @@ def test_algebra_alone_has_no_cuts(tmp_path: Path) -> None:
 
 
 def comes_to_have_workers(process: int, seconds: float) -> bool:
-    """Waits until a process has started others."""
+    """Wait until a process has started others."""
     children = Path(f"/proc/{process}/task/{process}/children")
     end = monotonic() + seconds
     while monotonic() < end:
@@ -89,8 +89,9 @@ def comes_to_have_workers(process: int, seconds: float) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc, which is Linux's")
 @pytest.mark.parametrize("seconds", [pytest.param(0.0, marks=pytest.mark.soak), 1.0])
-def test_interrupted_it_leaves_the_old_library_whole(tmp_path: Path, seconds: float) -> None:
-    """As Ctrl-C does it: to the whole group, while workers are started and while they work."""
+def test_interrupted_generate_leaves_the_old_library_whole(tmp_path: Path, seconds: float) -> None:
+    """An interrupt as by Ctrl-C: to the whole group, while workers are started and while they
+    work."""
     old = default_path().read_bytes()
     (tmp_path / "rules.json").write_bytes(old)
     command = [sys.executable, "-m", "unity.generate", "--out", str(tmp_path), "--jobs", "2"]

@@ -1,4 +1,4 @@
-"""Planning, training and measuring on a GPU, as a user does; with two, over NCCL as well."""
+"""Planning, training and measuring on a GPU, as a user does. With two GPUs, also over NCCL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def unity(*arguments: object) -> str:
-    """What a command prints."""
+    """The output of a command."""
     command = [sys.executable, "-m", *map(str, arguments)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
@@ -30,7 +30,7 @@ def unity(*arguments: object) -> str:
 
 
 def check_agrees(model: str, devices: int, folder: Path, *options: str) -> None:
-    """A plan for GPUs of this computer trains as the module does on one CPU process."""
+    """Check that a plan for GPUs of this computer trains as the module does on one CPU process."""
     plan = folder / "plan.json"
     given = ("--machine", "dgx-h200", "--devices", devices, "-o", plan)
     unity("unity.optimize", model, *given, *options)

@@ -1,4 +1,4 @@
-"""What a command loads before it works: its options, and none of what the work takes."""
+"""The modules that a command loads before it works: its options, and nothing else."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def loaded(code: str) -> set[str]:
 
 
 def of_ours(names: set[str]) -> set[str]:
-    """Modules of layers below the commands, without the packages that they are in."""
+    """Modules of layers below the commands, without the packages that contain them."""
     tops = ("pcg", "verifier", "substitutions", "search", "runtime")
     ours = {name for name in names if name.startswith(tuple(f"{top}." for top in tops))}
     return {name for name in ours if not any(other.startswith(f"{name}.") for other in ours)}
@@ -65,7 +65,7 @@ for command in ("", *COMMANDS):
 
 
 def test_options_and_help_load_nothing_heavy():
-    """All commands in one process, which says the same of each."""
+    """All commands in one process, which shows the same for each."""
     names = loaded(HELP)
     assert {f"unity.{command}" for command in COMMANDS} <= names
     assert not HEAVY & names
@@ -91,7 +91,7 @@ def test_functions_keep_their_names_beside_commands():
 
 
 def test_commands_load_no_torch():
-    """Until it is needed, which it never is for rules and their proofs; but an export is all
+    """Commands load torch when they need it. Rules and their proofs never need it. An export is all
     tensors."""
     commands = [command for command in COMMANDS if command != "export"]
     names = loaded("\n".join(f"import unity.commands.{command}" for command in commands))
@@ -99,7 +99,7 @@ def test_commands_load_no_torch():
 
 
 def test_workers_of_a_run_load_no_prover_and_no_rules():
-    """There is one for each device, and each is waited for."""
+    """Each device has a worker, and the run waits for each of them."""
     names = loaded("import unity.run, unity.commands.train")
     assert "z3" not in names
     assert not any(name.startswith(("verifier", "substitutions", "search.")) for name in names)
@@ -112,6 +112,6 @@ def test_the_work_of_a_command_takes_its_options(command: str):
     assert get_type_hints(run) == {"options": options, "return": type(None)}
 
 
-def test_names_in_help_texts_are_those_that_there_are():
+def test_names_of_planners_and_solvers_in_help_texts_exist():
     assert (*PLANNERS, *PIPELINES, *OTHER_SYSTEMS) == PLANNER_NAMES
     assert list(SOLVERS) == ["z3", "cvc5"]

@@ -1,4 +1,4 @@
-"""`unity optimize`: what it writes, what it says, and how it refuses."""
+"""`unity optimize`: its files, its output, and errors."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def optimize(*arguments: str) -> Result:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
-    """What is printed of a plan, and its file."""
+    """The output for a plan, and its file."""
     out = tmp_path_factory.mktemp("shown") / "plan.json"
     return optimize("mlp-tiny", "--devices", "2", "-o", str(out)), out
 
 
-def test_it_writes_a_plan_and_shows_it(shown: tuple[Result, Path]) -> None:
+def test_optimize_writes_a_plan_and_shows_it(shown: tuple[Result, Path]) -> None:
     result, out = shown
     assert result.exit_code == 0, result.output
     plan = load_plan(out)
@@ -115,7 +115,7 @@ def test_a_pipeline_takes_no_options_of_other_planners(
         ),
     ],
 )
-def test_an_option_that_would_be_left_aside_is_refused(
+def test_option_that_would_be_ignored_is_refused(
     arguments: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
     result = optimize("mlp-tiny", *arguments, "-o", str(tmp_path / "plan.json"))
@@ -123,7 +123,7 @@ def test_an_option_that_would_be_left_aside_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_it_says_what_is_recomputed(tmp_path: Path) -> None:
+def test_optimize_lists_the_recomputed_operators(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     options = ("mlp-mnist", "--devices", "2", "--planner", "data-parallel", "-o", str(out))
     said = optimize(*options, "--recompute", "full").output
@@ -178,7 +178,7 @@ def make_model():
 """
 
 
-def test_a_model_from_a_file_is_planned_with_what_has_no_equation(tmp_path: Path) -> None:
+def test_model_from_a_file_is_planned_with_opaque_functions(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODEL)
     name, out = f"{tmp_path}/mine.py:make_model", tmp_path / "plan.json"
     result = optimize(name, "--devices", "2", "--budget", "5", "-o", str(out))
@@ -186,7 +186,7 @@ def test_a_model_from_a_file_is_planned_with_what_has_no_equation(tmp_path: Path
     assert re.search(
         r"have no equation: aten\.topk\.default \(\d+\.\d\d% of the step\)", result.output
     )
-    lowering = Lowering(load_plan(out))  # the file says what the function is
+    lowering = Lowering(load_plan(out))  # the file states the function
     assert lowering.plan.model_name == name
     assert any("topk" in str(lowering.program(rank)) for rank in range(2))
 
@@ -279,7 +279,7 @@ def test_without_a_library_there_is_no_plan(
     assert "rules.json: no such file" in capsys.readouterr().err
 
 
-def test_a_profile_changes_what_is_predicted(tmp_path: Path) -> None:
+def test_profile_changes_the_prediction(tmp_path: Path) -> None:
     later = [{"size": 1e6, "seconds": 2.0, "spread": 0.0}]
     slow = [{"size": size, "seconds": 1.0, "spread": 0.0} for size in (1e3, 1e6)]
     content = {
@@ -295,7 +295,7 @@ def test_a_profile_changes_what_is_predicted(tmp_path: Path) -> None:
     result = optimize(*arguments, "--profile", str(profile))
     # Two products forward, three backward.
     assert json.loads(result.stdout)["predicted_seconds"] > 5
-    # What was measured makes no other machine: the plan runs, and is simulated with the same price.
+    # Measurements make no other machine: the plan runs, and is simulated with the same price.
     check_origin(load_plan(tmp_path / "plan.json"), "plan.json")
     given = [str(tmp_path / "plan.json"), "--profile", str(profile), "--json"]
     simulated = json.loads(runner.invoke(simulator, given).stdout)
@@ -335,7 +335,7 @@ def test_the_same_search_writes_the_same_file(
     here, there = tmp_path / "here.json", tmp_path / "there.json"
     monkeypatch.setattr("sys.argv", ["plan", str(here), planner])
     exec(PLAN, {})
-    # A seed that is not that of this process, where one is given.
+    # Another hash seed than that of this process, if one is given.
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     environment = os.environ | {"PYTHONHASHSEED": seed}
     command = [sys.executable, "-c", PLAN, str(there), planner]

@@ -1,4 +1,4 @@
-"""`unity profile` as a user meets it."""
+"""`unity profile` on the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unity.support.cli import run_app
 
 
 @pytest.mark.parametrize("devices", [(), ("--devices", "1")])
-def test_a_machine_with_gpus_where_there_are_none(tmp_path, capsys, monkeypatch, devices):
+def test_machine_with_gpus_is_refused_on_a_computer_without(tmp_path, capsys, monkeypatch, devices):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     given = ["--machine", "dgx-a100", "-o", str(tmp_path / "profile.json"), *devices]
     with pytest.raises(SystemExit) as caught:

@@ -1,5 +1,5 @@
-"""A program that is not its plan's is refused: by `unity run` before any process starts, and by
-`unity audit`, with a line that names the rank, the instruction and what was expected."""
+"""A program that does not fit its plan is refused: by `unity run` before any process starts, and by
+`unity audit`, with a line that names the rank, the instruction and the expected one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from unity.audit import app
 
 @pytest.fixture
 def mistaken(monkeypatch):
-    """Rank 1 forgets its first communication."""
+    """A lowering in which rank 1 forgets its first communication."""
     programs = Lowering.programs
 
     def changed(self, ranks=None):
@@ -40,7 +40,7 @@ def _mistaken(program: Program) -> Program:
     return replace(program, instructions=rest)
 
 
-def test_no_process_starts(tmp_path, capsys, monkeypatch, mistaken):
+def test_run_with_a_wrong_program_starts_no_process(tmp_path, capsys, monkeypatch, mistaken):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr("unity.commands.run.launch", lambda *_, **__: pytest.fail("started"))
     path = write_plan(tmp_path, 2)
@@ -50,7 +50,7 @@ def test_no_process_starts(tmp_path, capsys, monkeypatch, mistaken):
     assert line.endswith("never ends, expected the other end at rank 1")
 
 
-def test_an_audit_finds_it(tmp_path, mistaken):
+def test_audit_finds_a_wrong_program(tmp_path, mistaken):
     path = write_plan(tmp_path, 2)
     result = CliRunner().invoke(app, [str(path), "--no-proofs", "--no-capture"])
     assert result.exit_code == 1 or isinstance(result.exception, NegativeAnswer)

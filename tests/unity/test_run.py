@@ -1,4 +1,4 @@
-"""`unity run` as a user meets it: processes, exit status, and one line for what is wrong."""
+"""`unity run` on the command line: processes, exit status, and one line for each error."""
 
 from __future__ import annotations
 
@@ -84,13 +84,14 @@ def gone(mark, within=10.0):
 
 @pytest.fixture
 def short_folder():
-    """For temporary files that a killed process leaves; sockets among them need short names."""
+    """A folder with a short name for the temporary files that a killed process leaves: sockets need
+    short names."""
     with TemporaryDirectory() as folder:
         yield folder
 
 
 @pytest.mark.distributed
-def test_four_processes_agree_with_one(tmp_path):
+def test_four_processes_agree_with_one_process(tmp_path):
     run = run_here(write_plan(tmp_path, 4), "--steps", "3", "--check", "--json")
     assert (run.status, run.err) == (0, "")
     content = json.loads(run.out)
@@ -103,7 +104,7 @@ def test_four_processes_agree_with_one(tmp_path):
 
 
 @pytest.mark.distributed
-def test_copies_of_what_has_no_equation_agree_with_one(tmp_path):
+def test_copies_of_an_opaque_operator_agree_with_one_process(tmp_path):
     plan = write_plan_of(tmp_path, 2, RANKED, CUT_AROUND)
     run = run_here(plan, "--steps", "2", "--check", "--json")
     assert (run.status, run.err) == (0, "")
@@ -111,7 +112,7 @@ def test_copies_of_what_has_no_equation_agree_with_one(tmp_path):
 
 
 @pytest.mark.distributed
-def test_what_a_user_reads(tmp_path):
+def test_run_prints_devices_program_times_and_agreement(tmp_path):
     plan = write_plan(tmp_path, 2)
     run = run_here(plan, "--steps", "25", "--check", "--show-program")
     assert run.status == 0
@@ -138,7 +139,7 @@ def test_a_plan_that_computes_something_else_fails_the_check(tmp_path):
     "processes_of_torchrun", [False, pytest.param(True, marks=pytest.mark.soak)]
 )
 def test_a_trace_of_two_processes(tmp_path, processes_of_torchrun):
-    """Operators one way and back, and what they send each other."""
+    """Operators forward and backward, and the messages between both processes."""
     plan, trace = write_plan(tmp_path, 2), tmp_path / "trace.json"
     given = (plan, "--steps", "2", "--check", "--json", "--trace", trace)
     if processes_of_torchrun:
@@ -173,7 +174,7 @@ def test_no_process_outlives_the_command(tmp_path, short_folder, sign):
         env={"TMPDIR": short_folder},
     )
     end = time.monotonic() + 60
-    # The command, the server that forks, what tracks its resources, and two workers.
+    # The command, the server that forks, Python's resource tracker, and two workers.
     while len(marked(mark)) < 5 and time.monotonic() < end:
         time.sleep(0.1)
     time.sleep(0.5)
@@ -187,7 +188,7 @@ def test_no_process_outlives_the_command(tmp_path, short_folder, sign):
 
 @pytest.mark.distributed
 @pytest.mark.soak
-def test_compiled_processes_agree_with_one(tmp_path):
+def test_compiled_processes_agree_with_one_process(tmp_path):
     plan = write_plan(tmp_path, 2)
     given = ("--compile", "--steps", "3", "--check", "--json")
     run = run_here(plan, *given)
@@ -271,7 +272,7 @@ def test_a_plan_of_another_rule_library_or_machine(tmp_path, capsys):
 
 @pytest.mark.distributed
 def test_a_plan_of_another_graph(tmp_path):
-    """The zoo has a model of that name, which is not what the plan was made from."""
+    """The zoo has another model of that name than the plan's."""
     plan = make_plan(parse_graph(MODEL), parse_graph(PARALLEL.format(n=2, function="relu")), 2, {})
     path = tmp_path / "plan.json"
     save_plan(replace(plan, model_name="mlp-mnist"), path)
@@ -302,7 +303,7 @@ def make_model():
 
 
 def test_a_plan_of_a_file_that_has_changed_since(tmp_path, capsys):
-    """The file is run where the caller names it, not because the plan does."""
+    """The file is run because the caller names it, not because the plan does."""
     file, path = tmp_path / "model.py", tmp_path / "plan.json"
     name = f"{file}:make_model"
     file.write_text(OWN.format(width=8))

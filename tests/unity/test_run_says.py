@@ -1,4 +1,4 @@
-"""What `unity run` says: which of the ranks speaks, its progress, its log and its result."""
+"""The output of `unity run`: the rank that prints, progress, log and result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_processes_of_torchrun_without_gpus(tmp_path, capsys, monkeypatch, rank)
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_wrong_number_of_processes(tmp_path, capsys, monkeypatch, rank):
-    """All ranks end, and one of them says why."""
+    """All ranks end, and one of them prints why."""
     path = write_plan(tmp_path, 2)
     variables = {"RANK": rank, "WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
     for name, value in variables.items():
@@ -49,7 +49,7 @@ def test_the_wrong_number_of_processes(tmp_path, capsys, monkeypatch, rank):
 
 
 class Unconnected(Network):
-    """A network of which a process has met no other."""
+    """A network in which a process has met no other."""
 
     def group(self, ranks):
         return None
@@ -57,7 +57,7 @@ class Unconnected(Network):
 
 @pytest.fixture
 def second_rank(monkeypatch):
-    """This process as the second that torchrun started, on this or on another computer."""
+    """Make this process the second one that torchrun started, on this or on another computer."""
 
     def become(local):
         variables = {"RANK": 1, "LOCAL_RANK": local, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1"}
@@ -73,7 +73,7 @@ def second_rank(monkeypatch):
     return become
 
 
-def test_what_one_rank_alone_lacks_it_says(tmp_path, capsys, second_rank):
+def test_rank_that_is_out_of_memory_reports_it(tmp_path, capsys, second_rank):
     large = PARALLEL.replace("16", "1000000000000").format(n=2, function="relu")
     plan = write_plan_of(tmp_path, 2, MODEL.replace("16", "1000000000000"), large)
     second_rank(1)
@@ -83,7 +83,9 @@ def test_what_one_rank_alone_lacks_it_says(tmp_path, capsys, second_rank):
 
 
 @pytest.mark.parametrize("local", [0, 1])
-def test_what_a_computer_lacks_its_first_process_says(tmp_path, capsys, second_rank, local):
+def test_file_missing_on_a_computer_is_reported_by_its_first_process(
+    tmp_path, capsys, second_rank, local
+):
     second_rank(local)
     path = tmp_path / "plan.json"
     with pytest.raises(SystemExit) as caught:
@@ -93,7 +95,9 @@ def test_what_a_computer_lacks_its_first_process_says(tmp_path, capsys, second_r
     assert capsys.readouterr().err == (expected if local == 0 else "")
 
 
-def test_what_all_ranks_agree_upon_the_first_says(tmp_path, capsys, second_rank, monkeypatch):
+def test_error_of_all_ranks_is_reported_by_the_first_rank_alone(
+    tmp_path, capsys, second_rank, monkeypatch
+):
     def train(*given):
         raise AgreedError("folder", "has checkpoints already")
 
@@ -130,7 +134,7 @@ def lines_of_progress(text):
     return [line for line in text.splitlines() if line.startswith("unity: step ")]
 
 
-def test_off_a_terminal_some_steps_are_told_of(tmp_path, capsys):
+def test_progress_off_a_terminal_is_printed_for_some_steps(tmp_path, capsys):
     plan, log = write_plan(tmp_path, 1), tmp_path / "log"
     for more in ("--precision=fp16", "--json"):
         with pytest.raises(SystemExit) as caught:
@@ -149,7 +153,7 @@ def test_off_a_terminal_some_steps_are_told_of(tmp_path, capsys):
 
 
 def test_updates_that_were_left_out_are_counted(tmp_path, capsys, monkeypatch):
-    """A scale of the loss beyond what float32 holds makes all gradients infinite."""
+    """A scale of the loss beyond the range of float32 makes all gradients infinite."""
     monkeypatch.setattr("runtime.execute.executor.LossScale", lambda: LossScale(2.0**127))
     plan, log = write_plan(tmp_path, 1), tmp_path / "log"
     with pytest.raises(SystemExit) as caught:

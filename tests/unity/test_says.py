@@ -1,4 +1,4 @@
-"""What commands print: whatever a file says, no control character of it reaches a terminal."""
+"""The output of commands: no control character of any file reaches a terminal."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def test_a_terminal_gets_the_styles_of_ours_only(monkeypatch: pytest.MonkeyPatch
 
 
 def test_commands_print_in_no_other_way():
-    """All commands: what is printed by ``say`` or on a ``PlainConsole`` has been seen above."""
+    """The tests above cover the output by ``say`` and on a ``PlainConsole``. No command prints in
+    any other way."""
     wrong: list[str] = []
     for path in sorted(UNITY.rglob("*.py")):
         if path.name in ("cli.py", "console.py"):
@@ -109,7 +110,7 @@ def test_commands_print_in_no_other_way():
 
 
 @pytest.mark.parametrize(("app", "arguments"), COMMANDS)
-def test_what_commands_refuse(
+def test_refusals_of_commands_are_one_clean_line(
     app: Typer, arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ):
     with pytest.raises(SystemExit) as ended:

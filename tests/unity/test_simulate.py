@@ -1,4 +1,4 @@
-"""`unity simulate`: what it says of a plan, its timeline, and how it refuses."""
+"""`unity simulate`: its report about a plan, its timeline, and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def simulate(*arguments: str) -> Result:
     return runner.invoke(app, list(arguments), catch_exceptions=True)
 
 
-def test_it_agrees_with_the_plan(made: Path) -> None:
+def test_simulation_agrees_with_the_estimates_of_the_plan(made: Path) -> None:
     result = simulate(str(made / "plan.json"), "--json")
     assert result.exit_code == 0, result.output
     content = json.loads(result.stdout)
@@ -44,7 +44,7 @@ def test_it_agrees_with_the_plan(made: Path) -> None:
     assert sum(content["phases"].values()) == pytest.approx(content["step_seconds"])
     memory = content["memory"]
     assert memory["optimizer"] == 2 * memory["parameters"] > 0
-    # Those of weights that several devices hold are in buffers, beside the one that is computed.
+    # Gradients of weights that several devices hold are in buffers, beside the one being computed.
     assert memory["parameters"] <= memory["gradients"] <= 2 * memory["parameters"]
     kinds = ("parameters", "gradients", "optimizer", "activations")
     assert memory["bytes"] == sum(memory[kind] for kind in kinds)
@@ -55,7 +55,7 @@ def test_it_agrees_with_the_plan(made: Path) -> None:
 
 
 def test_number_formats_take_other_time_and_memory(made: Path) -> None:
-    """On a CPU, of which no machine file has a rate for bf16, what is saved is traffic."""
+    """A machine file has no bf16 rate for a CPU, so bf16 saves traffic only."""
     by_format = {}
     for asked, name in (("fp32", "fp32"), ("bfloat16", "bf16"), ("fp64", "fp64")):
         result = simulate(str(made / "plan.json"), "--precision", asked, "--json")
@@ -67,13 +67,13 @@ def test_number_formats_take_other_time_and_memory(made: Path) -> None:
     single, mixed = (by_format[name]["memory"] for name in ("fp32", "bf16"))
     assert mixed["parameters"] == 1.5 * single["parameters"]
     assert mixed["optimizer"] == single["optimizer"]
-    # Data, targets and the error of the prediction stay wide; of what three relus keep for the
-    # backward pass, a device has a quarter, and two bytes of each element are saved.
+    # Data, targets and the error of the prediction stay wide. A device has a quarter of the tensors
+    # that three relus save for the backward pass, and two bytes of each element are saved.
     hidden = 3 * (512 // 4) * 512
     assert mixed["activations"] <= single["activations"] - 2 * hidden
 
 
-def test_it_prints_a_table(made: Path) -> None:
+def test_simulate_prints_a_table(made: Path) -> None:
     result = simulate(str(made / "plan.json"))
     assert result.exit_code == 0, result.output
     assert "communication, hidden" in result.output
@@ -81,7 +81,7 @@ def test_it_prints_a_table(made: Path) -> None:
 
 
 def test_the_timeline(made: Path, tmp_path: Path) -> None:
-    """Chrome's format: named processes and threads; what one stream does never overlaps."""
+    """Chrome's format: named processes and threads. Entries of one stream never overlap."""
     out = tmp_path / "trace.json"
     result = simulate(str(made / "plan.json"), "--trace", str(out), "--devices", "0-1,3", "--json")
     assert result.exit_code == 0, result.output
@@ -106,7 +106,7 @@ def test_optimize_writes_the_same_timeline(made: Path, tmp_path: Path) -> None:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line with which a command is refused."""
+    """The line with which a command is refused."""
     with pytest.raises(SystemExit) as stop:
         main(["simulate", *arguments])
     assert stop.value.code == 2
@@ -121,7 +121,7 @@ def test_another_machine_is_refused(made: Path, capsys: pytest.CaptureFixture[st
     assert "cannot be made a folder" in refused(capsys, plan, "--trace", "/dev/null/trace.json")
 
 
-def test_a_plan_that_computes_again_what_it_lacks_is_refused(
+def test_plan_that_recomputes_no_operator_of_its_own_is_refused(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = json.loads((made / "plan.json").read_text())
@@ -192,8 +192,8 @@ def test_a_pipeline_prints_its_stages(pipelined: Path) -> None:
 
 
 def test_the_timeline_of_a_pipeline(pipelined: Path, tmp_path: Path) -> None:
-    """Each stream does one thing at a time, all micro-batches are there, and what the device of a
-    stage does lies within the stage's row."""
+    """Each stream runs one entry at a time, all micro-batches are there, and the entries of a
+    stage's device lie within the stage's row."""
     pipeline = load_plan(pipelined / "plan.json").pipeline
     assert pipeline is not None
     out = tmp_path / "trace.json"

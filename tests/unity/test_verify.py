@@ -1,4 +1,4 @@
-"""`unity verify`: rules of files are decided, and what cannot be read is refused at once."""
+"""`unity verify`: rules of files are decided, and unreadable files are refused at once."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_proved_rules_end_with_status_0(
     }
 
 
-def test_what_is_not_proved_ends_with_status_1(
+def test_rules_that_are_not_proved_end_with_status_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     path = written(tmp_path / "rules.json", TRUE, FALSE, ILL_TYPED, VACUOUS)
@@ -214,7 +214,7 @@ def test_operators_of_the_user_with_kernels_take_part_in_all_processes(
 
 @pytest.fixture
 def usual_depth() -> Iterator[None]:
-    """Python's own limit: libraries that other tests load raise it."""
+    """Use Python's own recursion limit, which libraries of other tests raise."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(1000)
     yield
@@ -242,7 +242,7 @@ FIXED_AXIS = {
     "right": "softmax(x, axis=0)",
     "runs": [["x.0"]],
 }
-"""A true rule that says of an axis that it may be any number of axes, which is false."""
+"""A true rule whose axis is declared as any number of axes, which is false."""
 WRONG: list[tuple[str, str]] = [
     (foreign_text(foreign_operator("RELU", (1,)), foreign_operator("RELU", (0,))), "cycle"),
     (foreign_text(foreign_operator("FOO", (-1,))), "unknown operator 'OP_FOO'"),
@@ -333,7 +333,7 @@ def test_no_file_is_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert verify(monkeypatch) == 0
 
 
-def test_as_many_processes_as_processors():
+def test_number_of_processes_is_at_most_that_of_processors():
     assert 1 <= cores() <= (os.cpu_count() or 1)
 
 
@@ -343,7 +343,7 @@ def started(path: str, stderr: int) -> subprocess.Popen[bytes]:
 
 
 def test_progress_goes_to_terminals_only(tmp_path: Path):
-    """A bar is drawn on a terminal's standard error, and the table still goes where it should."""
+    """A bar is drawn on a terminal's standard error, and the table still goes to its own place."""
     path = str(written(tmp_path / "rules.json", TRUE, FALSE))
     reader, terminal = pty.openpty()
     with started(path, terminal) as on_terminal:
@@ -359,7 +359,7 @@ def test_progress_goes_to_terminals_only(tmp_path: Path):
 
 
 def read_all(reader: int) -> bytes:
-    """What is written to a terminal until nobody has it open."""
+    """All output to a terminal until nobody has it open."""
     content = b""
     with contextlib.suppress(OSError):
         while part := os.read(reader, 65536):

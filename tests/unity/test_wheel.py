@@ -1,4 +1,4 @@
-"""The package as it is installed has all that commands read, and nothing of the repository."""
+"""The installed package has all files that commands read, and nothing else of the repository."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS = (
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what a wheel, made of a copy of the sources, installs."""
+    """A folder with the installation of a wheel, built from a copy of the sources."""
     sources, site = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("site")
     for top in TOPS:
         shutil.copytree(ROOT / top, sources / top, ignore=shutil.ignore_patterns("__pycache__"))

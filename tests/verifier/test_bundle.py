@@ -1,4 +1,5 @@
-"""Certificates in one compressed file: read back as written, and what is wrong is one line."""
+"""Certificates in one compressed file: read back as written, and a wrong file is refused in one
+line."""
 
 from __future__ import annotations
 
@@ -145,7 +146,7 @@ def damaged(path: Path, damage: str) -> None:
         ("missing", "cannot read compressed certificates"),
     ],
 )
-def test_what_is_no_bundle_is_refused(path: Path, damage: str, problem: str):
+def test_damaged_bundle_is_refused(path: Path, damage: str, problem: str):
     damaged(path, damage)
     with pytest.raises(InputError, match=problem) as refusal:
         read_bundle(path)

@@ -1,4 +1,4 @@
-"""Certificates: each is accepted as written, and rejected once anything in it is changed."""
+"""Certificates: each is accepted as written, and rejected after any change."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _equation(content: Content):
 
 
 def _renamed_wrong(content: Content):
-    """A definition of its own under another name, and the same claim about it."""
+    """An operator under another name with another definition, and the same claim about it."""
     for operator in content["operators"]:
         if operator["name"] == "matmul":
             operator["name"] = "mine"
@@ -137,14 +137,14 @@ def test_a_missing_script_is_an_error_of_input(tmp_path: Path):
         check(path)
 
 
-def test_what_a_solver_does_not_confirm_is_rejected(tmp_path: Path):
+def test_certificate_that_a_solver_does_not_confirm_is_rejected(tmp_path: Path):
     path = certified(CUT, tmp_path)
     result = Rechecker(tmp_path, {"mine": lambda condition: "unknown"}).check(path)
     assert not result.accepted
     assert "mine says unknown" in result.reason
 
 
-def test_nothing_of_the_search_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_check_of_a_certificate_never_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = certified(RULE, tmp_path)
 
     def searched(self: object, every: object) -> object:
@@ -157,7 +157,7 @@ def test_nothing_of_the_search_takes_part(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_false_claim_cannot_be_certified(tmp_path: Path):
-    """Whatever choices are written down, the conditions of a false claim have a solution."""
+    """For any choices in the certificate, the conditions of a false claim have a solution."""
     path = certified("x:2 y:2 | add(x, y) == add(y, x)", tmp_path)
     content = json.loads(path.read_text())
     content["right"] = content["right"].replace("add(y, x)", "add(x, x)")

@@ -1,4 +1,4 @@
-"""Concrete types at which pairs are tried, and what a counterexample holds."""
+"""The concrete types at which pairs are tried, and the content of a counterexample."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shapes(instance: Instance) -> dict[str, tuple[int, ...]]:
     return {name: type_.shape for name, type_ in types.items() if type_ is not None}
 
 
-def test_counterexample_replays_from_what_it_holds():
+def test_counterexample_replays_from_its_own_data():
     def check(line: str) -> None:
         _, counterexample = first(line)
         again = difference(*replayable(counterexample))

@@ -1,4 +1,4 @@
-"""Cuts of windows with halos: their theorems, the rules they make, and neighbours of these."""
+"""Cuts of windows with halos: their theorems, their rules, and the neighbours of these."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def instance_of(name: str) -> RankedCall:
 
 
 def opened(instance: RankedCall) -> Iterator[tuple[tuple[Window, ...], LocalTyping]]:
-    """The typings with one window or more cut."""
+    """The typings with one or more windows cut."""
     typing = instance.call.typing(instance.ranks)
     for count in range(1, len(typing.windows) + 1):
         for chosen in combinations(typing.windows, count):
@@ -67,7 +67,7 @@ def test_cuts_of_windows_are_proved(name: str):
 
 
 def narrower(typing: LocalTyping, window: Window, side: str) -> LocalTyping:
-    """The typing with a window's halo of one element less on a side."""
+    """The typing with a halo that is one element narrower on one side of a window."""
     reaches = tuple(replace(r, **{side: getattr(r, side) - 1}) for r in window.reaches)
     less = replace(window, reaches=reaches)
     return replace(typing, windows=tuple(less if w == window else w for w in typing.windows))
@@ -100,7 +100,7 @@ def test_a_wider_halo_is_proved(name: str, side: str):
 
 @pytest.mark.parametrize("name", a_third(SLIDING))
 def test_windows_are_no_plain_cuts(name: str):
-    """Without what is known of the reach, tasks would read outside of their blocks."""
+    """Without the halo, tasks would read outside of their blocks."""
     instance = instance_of(name)
     for _, typing in opened(instance):
         theorems = prove_typing(instance.call, instance.ranks, replace(typing, windows=()))
@@ -179,7 +179,7 @@ UNCHANGED = [
     f"x:1 | {HALO.replace('(x', '(replicate(x, degree=j)')} == replicate({HALO}, degree=j)",
     f"x:4 w:4 | conv2d({EXCHANGE}, w, {CONV}) == conv2d({AS_PADDED}, w, {CONV})",
 ]
-"""What is exchanged means what it meant."""
+"""Rules that exchange halos and keep the value."""
 WIDTHS = f"x:1 | {HALO.replace('=p', '=1')} == {HALO.replace('=q', '=1')}"
 BEFORE, AFTER = "p >= top", "q >= -d + d*|w.2| - s - top + 1"
 
@@ -250,8 +250,8 @@ NUMBERS = {
 def test_the_conditions_of_a_rule_are_those_of_its_type(
     values: dict[str, int], fits: bool, seed: int
 ):
-    """At random numbers, the right side has a type exactly where the conditions hold; then both
-    sides have the same values."""
+    """At random numbers, the right side has a type exactly if the conditions hold. Then both sides
+    have the same values."""
     names = {name: values[name] for name in ("n", "s", "d", "top", "p", "q", "k")}
     size = names["n"] * names["s"] if fits else values["size"]
     assume(size > 0)
@@ -315,7 +315,7 @@ def test_the_typing_of_a_node_has_the_windows_of_its_halos_open():
     assert local_typing(left.node).open_windows == ()
 
 
-def test_widths_are_at_least_what_is_needed():
+def test_halo_widths_are_at_least_the_needed_ones():
     sizes = Sizes()
     p, top = Poly.of("p"), Poly.of("top")
     sizes.at_least(top, top)
@@ -329,7 +329,7 @@ def test_widths_are_at_least_what_is_needed():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_chain_of_two_convolutions_exchanges_halos_between_them(seed: int):
-    """The second convolution's halo is stated on what the first leaves, without combining."""
+    """The second convolution's halo is stated on the result of the first, without combining."""
     random = Random(seed)
     first, second = (
         "height=n, width=m, stride_h=1, stride_w=1, dilation_h=1, dilation_w=1,"

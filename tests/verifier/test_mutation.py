@@ -1,4 +1,4 @@
-"""No mutant that evaluation tells from a true rule is proved: each one is refuted."""
+"""Every mutant that evaluation shows to be false is refuted, and none is proved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RULES = [
     rule for rule in load_library().rules if operators_in(rule.left) + operators_in(rule.right) >= 2
 ]
 SAMPLE = sorted(RULES, key=lambda rule: rule.name)[:3]
-"""Names are hashes of the rules' texts, so that these are of all kinds, and stay the same."""
+"""Names are hashes of the rules' texts, so these are of all kinds and stay the same."""
 MOST = 12
 
 SLICED = Operator(
@@ -55,7 +55,7 @@ def test_mutants_that_differ_are_refuted(rule):
     findings = examine_mutants([(rule.left, rule.right)], most=MOST)
     assert len(findings) >= FEWEST
     assert [str(finding) for finding in findings if finding.problem] == []
-    # A rule of which nothing could be told apart would test nothing.
+    # A rule without a mutant that evaluation shows to be false would test nothing.
     assert any(finding.verdict != Verdict.PROVED for finding in findings)
 
 
@@ -116,7 +116,7 @@ TWO = _pair("relu(x), relu(y)", "relu(x), relu(relu(y))", x=1, y=1)
         (TWO, Kind.OUTPUTS, "{left} == relu(relu(y)), relu(x)"),
     ],
 )
-def test_kinds(pair, kind, text):
+def test_mutants_of_each_kind_are_made(pair, kind, text):
     left, right = (side_text(side) for side in pair)
     assert text.format(left=left, right=right) in _texts(mutants(*pair), kind)
 
@@ -127,7 +127,7 @@ def test_mutants_are_always_the_same_and_all_different():
     assert texts == [(side_text(a), side_text(b)) for _, a, b in mutants(*MATMUL)]
     assert len(set(texts)) == len(texts)
     assert tuple(map(side_text, MATMUL)) not in texts
-    # One side is changed, and never into the other.
+    # One side is changed, and it never becomes the other side.
     assert all((a == MATMUL[0]) != (b == MATMUL[1]) and a != b for _, a, b in mutations)
 
 
@@ -167,7 +167,7 @@ def test_attributes_of_an_operator_of_ones_own():
     wide = _pair(
         "sliced(x, axis=1, start=s, size=2)", "sliced(y, axis=1, start=0, size=2)", x=2, y=2
     )
-    # Only the last dimension can be sliced; the equation refuses another one.
+    # Only the last dimension can be sliced. The equation refuses another one.
     assert _texts(mutants(*wide, OWN), Kind.POSITION) == []
 
 
@@ -196,7 +196,7 @@ REFUSED = _pair("relu(join(x, x))", "relu(x)", x=1)
         (REFUSED, Judgement.UNTYPED, None),
     ],
 )
-def test_judgement(pair, judgement, apart):
+def test_judgement_of_a_mutant_matches_evaluation(pair, judgement, apart):
     assert judge(*pair) is judgement
     assert distinguishes(*pair) is apart
 
@@ -212,7 +212,7 @@ def test_judgement(pair, judgement, apart):
     ],
 )
 def test_a_verifier_that_is_wrong_is_found_out(monkeypatch, pair, accepted):
-    """Whatever it says of all pairs."""
+    """For any verdict that it gives for all pairs."""
     for verdict in Verdict:
         monkeypatch.setattr(judging, "decide", lambda *_, v=verdict: Decision(v, "so I say"))
         finding = examine(*pair)
@@ -228,13 +228,13 @@ def test_a_refutation_has_to_show_a_difference(monkeypatch):
     assert "not by its counterexample" in examine(*SWAPPED).problem
 
 
-def test_refuted_for_its_types_but_typed_alike(monkeypatch):
+def test_mutant_refuted_for_types_that_agree_is_reported(monkeypatch):
     decision = Decision(Verdict.REFUTED, "the types differ")
     monkeypatch.setattr(judging, "decide", lambda *_: decision)
     assert "yet same" in examine(*MATMUL).problem
 
 
-def test_what_the_verifier_raises_is_reported(monkeypatch):
+def test_exception_of_the_verifier_is_reported(monkeypatch):
     def fail(*_: object):
         raise KeyError("k")
 

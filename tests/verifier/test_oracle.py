@@ -1,4 +1,5 @@
-"""No random rule is proved that an evaluator which shares no code with the project refutes."""
+"""No random rule is proved that an independent evaluator refutes, which shares no code with the
+project."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from verifier.decide import Verdict
 
 RANKS = {"x": 2, "y": 2, "z": 2}
 SHAPES = ((1, 2, 3), (2, 2, 2), (1, 1, 1), (6, 4, 2), (4, 6, 4))
-"""Among sizes of few values, dimensions are equal often enough for products to have types."""
+"""With sizes of few values, dimensions are equal often enough for products to have types."""
 WORLDS = 30
-"""So many until shapes, equal shapes and kinds of numbers have all met: 5 * 2 * 3."""
+"""Enough for shapes, equal shapes and kinds of numbers to meet: 5 * 2 * 3."""
 
 
 def worlds(rng: random.Random) -> Iterator[tuple[dict[str, oracle.Tensor], dict[str, float]]]:
-    """Inputs and symbols at many shapes; elements are often 0, negative, or equal."""
+    """Inputs and symbols at many shapes. Elements are often 0, negative, or equal."""
     for number in range(WORLDS):
         sizes = SHAPES[number % len(SHAPES)]
         seed = np.random.default_rng(number)
@@ -38,7 +39,7 @@ def worlds(rng: random.Random) -> Iterator[tuple[dict[str, oracle.Tensor], dict[
 
 
 def disagreement(left: str, right: str) -> Mapping[str, object] | None:
-    """Inputs on which both sides have a value, and not the same."""
+    """Inputs on which both sides have different values."""
     for inputs, symbols in worlds(random.Random(len(left))):
         try:
             values = [oracle.read(side, inputs, symbols) for side in (left, right)]
@@ -64,7 +65,7 @@ def _without_replay(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore
 
 
 def judge(seeds: range) -> int:
-    """Check the rules that are proved; how many they are."""
+    """Check the rules that are proved, and return their number."""
     count = 0
     for seed in seeds:
         left, right = Maker(seed).rule()
@@ -74,7 +75,7 @@ def judge(seeds: range) -> int:
     return count
 
 
-def test_the_oracle_tells_what_is_false():
+def test_oracle_tells_false_rules_from_true_ones():
     assert disagreement("subtract(x, y)", "subtract(y, x)")
     assert disagreement("subtract(log(x), log(x))", "subtract(x, x)")
     assert disagreement("relu(scale(x, factor=c))", "scale(relu(x), factor=c)")
@@ -92,11 +93,11 @@ PARTS = [range(start, start + 63) for start in range(0, 504, 63)]
 @pytest.mark.parametrize(
     "seeds", [range(40), *(pytest.param(part, marks=pytest.mark.soak) for part in PARTS)]
 )
-def test_nothing_false_is_proved(seeds: range):
-    """504 rules in all, of which a good part is proved."""
+def test_no_false_rule_is_proved(seeds: range):
+    """504 rules in all. A good part of them is proved."""
     assert judge(seeds) > 5
 
 
 @pytest.mark.soak
-def test_nothing_false_is_proved_of_many():
+def test_no_false_rule_of_many_is_proved():
     assert judge(range(1000, 11000)) > 1000

@@ -1,4 +1,4 @@
-"""Every line of ``tests/rules`` gets the verdict that its folder says."""
+"""Every line of ``tests/rules`` gets the verdict of its folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VERDICTS = {
 
 @pytest.mark.parametrize("first", a_third(range(3)))
 @pytest.mark.parametrize("folder", VERDICTS)
-def test_verdict(folder: str, first: int) -> None:
+def test_each_rule_of_the_folders_has_its_verdict(folder: str, first: int) -> None:
     verdict = VERDICTS[folder]
 
     def check(line: str) -> None:
@@ -50,7 +50,7 @@ def test_verdict_does_not_depend_on_the_direction(third: int) -> None:
 
 
 def test_counterexample_is_real() -> None:
-    """What is reported is enough to see the difference again, from its text and values alone."""
+    """The report is enough to see the difference again, from its text and values alone."""
 
     def check(line: str) -> None:
         counterexample = decided(line)[0].counterexample
@@ -71,6 +71,6 @@ def _values_differ(counterexample: Counterexample, left: Graph, right: Graph) ->
     return any(not np.allclose(meaning(a, ring), meaning(b, ring)) for a, b in pairs)
 
 
-def test_enough_neighbours_are_refuted():
+def test_at_least_40_different_unsound_rules_are_tried():
     assert len(lines("unsound")) >= 40
     assert len(set(lines("unsound"))) == len(lines("unsound"))

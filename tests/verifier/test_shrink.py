@@ -1,4 +1,4 @@
-"""Smaller counterexamples are counterexamples, smaller, and small."""
+"""Shrunk counterexamples are counterexamples, and small."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_indices_stay_indices():
 
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(LINES), st.integers(0, 5), st.integers(0, 3))
-def test_wherever_it_starts_it_ends_at_a_counterexample(line, number, seed):
-    """At other types and on other inputs than those that are met first."""
+def test_shrinking_ends_at_a_counterexample_from_any_start(line, number, seed):
+    """From other types and inputs than the first ones."""
     valuation = first(line)[0].valuation
     assert valuation is not None
     met = instances(*valuation.pair, valuation.sizes, valuation.degrees)
@@ -122,7 +122,8 @@ def test_smallest_of_all_is_found(line, expected):
 
 @pytest.mark.parametrize("budget", range(9))
 def test_no_larger_on_any_budget(monkeypatch, budget):
-    """From sizes of 1 and 2, where both of 1 do not differ and both of 2 would be larger."""
+    """From sizes of 1 and 2. With both of 1 the sides do not differ, and with both of 2 they are
+    larger."""
     valuation = first("x:2 | softmax(x, axis=0) == softmax(x, axis=1)")[0].valuation
     assert valuation is not None
     instance = instantiate(replace(valuation, values={"|x.0|": 1, "|x.1|": 2}))
@@ -176,7 +177,7 @@ def test_without_an_origin_values_shrink(monkeypatch, budget):
     assert kinds(smaller) == "value"
 
 
-def test_what_does_not_differ_is_refused():
+def test_equal_sides_have_no_counterexample_to_shrink():
     instance, counterexample = first("x:2 | relu(x) == gelu(x)")
     same = Instance(instance.left, instance.left, instance.symbols)
     with pytest.raises(ValueError, match="do not differ"):

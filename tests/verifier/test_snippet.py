@@ -90,7 +90,7 @@ def test_program_runs_on_its_own(line, tmp_path):
 
 
 def test_program_asserts_the_difference(capsys):
-    """With one side in the place of the other the assertion fails."""
+    """With one side in place of the other, the assertion fails."""
     for line in (LINES[0], LINES[-1]):
         program = snippet(shrunk(line))
         broken = program.replace("right = parse_graph", "right = left\nunused = parse_graph")

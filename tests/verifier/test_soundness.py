@@ -1,4 +1,5 @@
-"""What is proved holds: of random neighbours of true rules, those that are proved are evaluated."""
+"""Proved pairs hold: random neighbours of true rules are decided, and those that are proved are
+evaluated."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ RULES = load_library().rules
 INSTANCES = 3
 EXAMPLES = 60
 LEAST = 5
-"""So many examples at least have each verdict that is looked for; usually a quarter of them do."""
+"""The least number of examples with each verdict. Usually a quarter of them have it."""
 UNDECIDED = Decision(Verdict.UNKNOWN, "the types differ")
 
 
@@ -79,7 +80,7 @@ def _mutated(side: Outputs, random: Random) -> Outputs:
     if kind == 1:
         leaves = [Value(leaf) for leaf in Graph(side).leaves]
         if not leaves:
-            # All of it is constants, which an earlier change may have left.
+            # The side consists of constants, which an earlier change may have left.
             return side
         return rebuild(side, {random.choice(leaves): random.choice(leaves)})
     change = (_swap_operands, _change_attribute, _change_operator, _double)[kind - 2]
@@ -115,7 +116,7 @@ def _proved_one_holds(number: int, seed: int):
     except OperatorError:
         counts["no graph"] += 1
         return
-    # What is false need not be made small here: that takes far longer than to tell.
+    # Counterexamples need not be shrunk here: that takes far longer than to find them.
     decision = decide(left, right, brief=True)
     counts[decision.verdict] += 1
     if decision.verdict in (Verdict.REFUTED, Verdict.UNKNOWN):
@@ -128,23 +129,23 @@ def _proved_one_holds(number: int, seed: int):
         counts["instances"] += 1
         assert decision.verdict not in (Verdict.VACUOUS, Verdict.ILL_TYPED), (left, right, instance)
         if decision.verdict is Verdict.PROVED:
-            # What holds by the laws of scalar functions does so in real numbers alone.
+            # Rules by the laws of scalar functions hold in real numbers alone.
             holds = agree(instance, seed) or agree_nearly(instance, seed)
             assert holds, (left, right, instance)
 
 
-def test_what_is_proved_holds():
-    """And what is vacuous or ill-typed has no instance."""
+def test_proved_neighbours_hold():
+    """Vacuous and ill-typed pairs have no instance."""
     _proved_neighbours_hold(EXAMPLES)
     assert counts[Verdict.PROVED] >= LEAST
     assert counts[Verdict.REFUTED] >= LEAST
     assert counts["instances"] > counts[Verdict.PROVED]
 
 
-def test_what_is_proved_holds_without_replay(monkeypatch):
-    """The proof alone, too, tells what is true from what is not."""
+def test_proved_neighbours_hold_without_replay(monkeypatch):
+    """The proof alone, too, separates true rules from false ones."""
     monkeypatch.setattr("verifier.decide.replay", lambda instance, once=False: None)
-    # Without replay, types that differ are reported as vacuous, which this test would refuse.
+    # Without replay, types that differ are reported as vacuous. This test would refuse that.
     monkeypatch.setattr("verifier.decide._types_differ", lambda *sides: UNDECIDED)
     _proved_neighbours_hold(EXAMPLES)
     assert counts[Verdict.PROVED] >= LEAST
@@ -153,6 +154,6 @@ def test_what_is_proved_holds_without_replay(monkeypatch):
 
 
 @pytest.mark.soak
-def test_what_is_proved_holds_for_many():
+def test_proved_neighbours_hold_for_many_examples():
     _proved_neighbours_hold(1200)
     assert counts[Verdict.PROVED] > 200

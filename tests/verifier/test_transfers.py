@@ -1,4 +1,4 @@
-"""What transfers rest on is proved for all sizes and degrees, and what is false is not."""
+"""The claims behind transfers are proved for all sizes and degrees, and false claims are not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FALSE = {
 
 
 @pytest.mark.parametrize("name", list(FALSE))
-def test_what_is_false_has_a_counterexample(name):
+def test_false_claims_have_a_counterexample(name):
     names = {n: z3.Int(n) for n in ("beta", "n", "r", "b", "u", "tau", "g", "j", "p")}
     sizes = tuple(n >= 2 for n in names.values())
     claim = DigitClaim(name, sizes, eval(FALSE[name], {}, names))
@@ -31,7 +31,7 @@ def test_what_is_false_has_a_counterexample(name):
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_no_claim_holds_for_want_of_a_case(kind):
-    """What is given can be met, with several blocks of several elements."""
+    """The assumptions can be met, with several blocks of several elements."""
     for claim in KINDS[kind]:
         solver = z3.Solver()
         solver.add(*claim.given)

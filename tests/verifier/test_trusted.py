@@ -1,4 +1,4 @@
-"""The trusted part is one folder, which leans on nothing that searches."""
+"""The trusted part is one folder, which imports nothing that searches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def imported(path: Path) -> set[str]:
 
 
 @each("path", TRUSTED, ids=lambda path: path.stem)
-def test_it_imports_nothing_of_the_rest(path: Path):
+def test_trusted_part_imports_no_other_part(path: Path):
     ours = {m for m in imported(path) if m.split(".")[0] in ("verifier", "substitutions", "search")}
     assert all(module.startswith("verifier.trusted") for module in ours), ours
 

@@ -23,13 +23,13 @@ def test_theorems_are_listed_once_and_without_parallel_operators():
     assert sorted(call.name for call, _, _ in missing(twice())) == ["matmul", "relu"]
 
 
-def test_what_is_known_is_not_missing():
+def test_known_theorems_are_not_missing():
     for theorem in missing(twice()):
         assert reason_against(theorem) is None
     assert missing(twice()) == []
 
 
-def test_what_another_process_said_is_believed():
+def test_answers_of_another_process_are_remembered():
     (value,) = parse_values("relu(x)", {"x": 1})
     (theorem,) = missing([value])
     remember(theorem, "told so")

@@ -14,7 +14,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from pcg.capture import Captured
-from pcg.collection import seldom_collected
+from pcg.collection import seldom_collected, uncollected
 from pcg.errors import InputError
 from pcg.files import check_writable, write_text_atomic
 from pcg.graph.graph import Graph
@@ -107,6 +107,12 @@ def run(options: Options) -> None:
         if path is not None:
             check_writable(path)
     answer = answered(options, _subject(options))
+    with uncollected():
+        write(options, answer)
+
+
+def write(options: Options, answer: Answer) -> None:
+    """Write the plan, its timeline and its page as the options ask, and print the report."""
     planned, question, agreement = answer.planned, answer.question, answer.agreement
     save_plan(planned.plan, options.out)
     if options.trace is not None:
@@ -348,11 +354,10 @@ def _operators_table(plan: Plan) -> Table:
     table = Table(title=f"{title}, {pipeline}" if pipeline else title)
     for heading in ("tensor", "operator", "cut", "devices"):
         table.add_column(heading)
-    described = rows(plan)
-    for row in described[:MAX_ROWS]:
+    for row in rows(plan, MAX_ROWS):
         table.add_row(row.name, row.call, row.cut, row.devices)
-    if len(described) > MAX_ROWS:
-        table.add_row("...", f"{len(described) - MAX_ROWS} more", "", "")
+    if len(plan.views) > MAX_ROWS:
+        table.add_row("...", f"{len(plan.views) - MAX_ROWS} more", "", "")
     return table
 
 

@@ -9,27 +9,23 @@ from math import prod
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
-from search.cost.derivation import Applied, Scribe
+from search.cost.derivation import Applied
 from search.map.rules.cuts import Cuts
 from search.map.space.strategies import Space, passes
+
+CutStep = tuple[Applied | None, Mapping[Value, Value]]
 
 
 @dataclass(frozen=True)
 class CutNode:
     """An operator that was cut. ``outer``: the values that stand for its outputs; ``inner``: the
     operator on blocks; ``steps``: the rules that were applied, each with the values that changed
-    because of it and mean the same."""
+    because of it and mean the same. Values may also change without a rule (None)."""
 
     outer: tuple[Value, ...]
     inner: Node
     view: MachineView
-    steps: tuple[tuple[Applied, Mapping[Value, Value]], ...]
-
-    def write(self, scribe: Scribe) -> None:
-        """Write the steps down."""
-        for applied, same in self.steps:
-            scribe.write(applied)
-            scribe.rename(same)
+    steps: tuple[CutStep, ...]
 
 
 @dataclass
@@ -39,9 +35,7 @@ class Cutting:
 
     outer: list[Value]
     inner: Node
-    steps: list[tuple[Applied, Mapping[Value, Value]]] = field(
-        default_factory=list[tuple[Applied, Mapping[Value, Value]]]
-    )
+    steps: list[CutStep] = field(default_factory=list[CutStep])
     """See ``CutNode``."""
 
     def apply(self, made: Applied | None) -> None:

@@ -7,7 +7,9 @@ Method: the result of the rules depends on the operator's call, on the types of 
 which operands are the same value, and on the reductions that come last in an operand, since these
 may pass the operator. So the operator is cut once on stand-ins for the values before these
 reductions. The result is then built again on the values themselves. Both graphs are equal, since a
-rule sees nothing else (``substitutions.rules.match``). The time is proportional to the nodes built.
+rule sees nothing else (``substitutions.rules.match``). The derivation is written again in the same
+way: the same rules with the same symbols, on the ids of the values. The time is proportional to the
+nodes built and the steps written.
 """
 
 from __future__ import annotations
@@ -18,40 +20,63 @@ from dataclasses import dataclass, field
 from pcg.graph.graph import Leaf, Node, Value, topological
 from pcg.memo import Memo
 from pcg.placement.view import MachineView
+from pcg.plan.derivation import Application, made_id
+from search.cost.derivation import Scribe, created, in_derivation
 from search.map.rules.cutting import CutNode
 
 _Place = tuple[int, int]
 """The number of an operand, and how many of its reductions lie behind this value; or the number of
 a node of the template, and a port."""
+_Reference = tuple[bool, _Place]
+"""A value of a template. The flag is set if it is an operand."""
 
 
 @dataclass(frozen=True)
 class _TemplateNode:
-    """A node of a template. ``inputs``: a place for each; the flag is set if it is an operand."""
+    """A node of a template."""
 
     node: Node
-    inputs: tuple[tuple[bool, _Place], ...]
+    inputs: tuple[_Reference, ...]
+
+
+@dataclass(frozen=True)
+class _TemplateStep:
+    """A step of the derivation in a template. ``step``: the application of a rule without ids, or
+    None if values change without one; ``at`` and ``inputs``: as in ``Application``."""
+
+    step: Application | None
+    at: tuple[_Reference, ...]
+    inputs: tuple[_Reference, ...]
+    made: tuple[tuple[_Reference, int, int], ...]
+    """The values that the rule makes, each with the number of its operator and its port."""
+    same: tuple[tuple[_Reference, _Reference], ...]
+    """Values before the step, each with the value that means the same after it."""
 
 
 @dataclass(frozen=True)
 class CutTemplate:
-    """An operator that was cut on stand-ins. ``outer``: the places of the values that stand for its
-    outputs; ``inner``: the number of the operator on blocks."""
+    """An operator that was cut on stand-ins. ``outer``: the values that stand for its outputs;
+    ``inner``: the number of the operator on blocks. The numbers of nodes that are not part of the
+    result, such as the operator itself, follow those of ``nodes``."""
 
     nodes: tuple[_TemplateNode, ...]
-    outer: tuple[tuple[bool, _Place], ...]
+    outer: tuple[_Reference, ...]
     inner: int
     view: MachineView
+    whole: tuple[_Reference, ...]
+    """The outputs of the operator before it was cut."""
+    steps: tuple[_TemplateStep, ...]
 
     @staticmethod
-    def of(cut: CutNode, given: Mapping[Value, _Place]) -> CutTemplate:
-        """The template of a cut operator. ``given``: the stand-ins, each with its place."""
+    def of(whole: Node, cut: CutNode, given: Mapping[Value, _Place]) -> CutTemplate:
+        """The template of a cut operator. ``whole``: the operator on the stand-ins; ``given``: the
+        stand-ins, each with its place."""
         numbers: dict[Node, int] = {}
 
-        def place(value: Value) -> tuple[bool, _Place]:
+        def place(value: Value) -> _Reference:
             if value in given:
                 return True, given[value]
-            return False, (numbers[value.node], value.port)
+            return False, (numbers.setdefault(value.node, len(numbers)), value.port)
 
         made: list[_TemplateNode] = []
         for node in topological((*(v.node for v in cut.outer), cut.inner), given):
@@ -59,21 +84,78 @@ class CutTemplate:
                 continue
             made.append(_TemplateNode(node, tuple(map(place, node.inputs))))
             numbers[node] = len(numbers)
-        return CutTemplate(tuple(made), tuple(map(place, cut.outer)), numbers[cut.inner], cut.view)
+        outer, outputs = (tuple(map(place, values)) for values in (cut.outer, whole.outputs))
+        steps = _template_steps(cut, place)
+        return CutTemplate(tuple(made), outer, numbers[cut.inner], cut.view, outputs, steps)
 
-    def on(self, operands: Sequence[Sequence[Value]]) -> tuple[tuple[Value, ...], Node]:
+    def on(
+        self, operands: Sequence[Sequence[Value]], node: Node, scribe: Scribe | None = None
+    ) -> tuple[tuple[Value, ...], Node]:
         """Build the template on operands. Returns the values that stand for the operator's outputs,
         and the operator on blocks. ``operands``: each as a list of the operand and the values
-        behind its last reductions."""
+        behind its last reductions; ``node``: the operator in the whole graph; ``scribe``: if given,
+        writes the derivation down."""
         made: list[Node] = []
 
-        def value(at: tuple[bool, _Place]) -> Value:
+        def value(at: _Reference) -> Value:
             given, (first, second) = at
             return operands[first][second] if given else Value(made[first], second)
 
         for template in self.nodes:
             made.append(template.node.on(tuple(map(value, template.inputs))))
+        if scribe is not None:
+            self._write(operands, node, made, scribe)
         return tuple(map(value, self.outer)), made[self.inner]
+
+    def _write(
+        self, operands: Sequence[Sequence[Value]], node: Node, made: Sequence[Node], scribe: Scribe
+    ) -> None:
+        """Write the derivation down. The ids of values that are not part of the result are
+        forgotten."""
+        known = scribe.ids
+        ids: dict[_Place, str] = {}
+
+        def id_of(at: _Reference) -> str:
+            given, place = at
+            return known[operands[place[0]][place[1]]] if given else ids[place]
+
+        def note(at: _Reference, name: str) -> None:
+            given, place = at
+            if given:
+                known[operands[place[0]][place[1]]] = name
+            else:
+                ids[place] = name
+
+        for at, output in zip(self.whole, node.outputs, strict=True):
+            note(at, known[output])
+        for own in self.steps:
+            if own.step is not None:
+                at, inputs = tuple(map(id_of, own.at)), tuple(map(id_of, own.inputs))
+                number = len(scribe.steps)
+                scribe.steps.append(Application(own.step.applied, at, inputs, own.step.symbols))
+                for value, operator, port in own.made:
+                    note(value, made_id(number, operator, port))
+            for new, name in [(new, id_of(old)) for old, new in own.same]:
+                note(new, name)
+        for (number, port), name in ids.items():
+            if number < len(made):
+                known[Value(made[number], port)] = name
+
+
+def _template_steps(
+    cut: CutNode, place: Callable[[Value], _Reference]
+) -> tuple[_TemplateStep, ...]:
+    """The steps of the derivation of a cut operator, with references in place of ids."""
+    steps: list[_TemplateStep] = []
+    for applied, same in cut.steps:
+        pairs = tuple((place(old), place(new)) for old, new in same.items() if old != new)
+        if applied is None:
+            steps.append(_TemplateStep(None, (), (), (), pairs))
+            continue
+        at, inputs = (tuple(map(place, values)) for values in applied.matched)
+        made = tuple((place(value), at, value.port) for value, at in created(applied))
+        steps.append(_TemplateStep(in_derivation(applied, (), ()), at, inputs, made, pairs))
+    return tuple(steps)
 
 
 def behind_reductions(value: Value) -> list[Value]:
@@ -97,11 +179,13 @@ class CutTemplates:
         inputs: Sequence[Value],
         cut: Callable[[Node], CutNode],
         behind: Callable[[Value], list[Value]] = behind_reductions,
+        scribe: Scribe | None = None,
     ) -> tuple[tuple[Value, ...], Node, MachineView]:
         """Cut an operator that reads ``inputs``. Returns the values that stand for its outputs, the
         operator on blocks, and its machine view. ``kind``: all else that the result depends on;
-        ``cut``: the function that cuts; ``behind``: a function from a value to the value and those
-        behind it that rules look at."""
+        ``whole``: the operator in the whole graph; ``cut``: the function that cuts; ``behind``: a
+        function from a value to the value and those behind it that rules look at; ``scribe``: if
+        given, writes the derivation down."""
         operands = [behind(value) for value in inputs]
         bases: dict[Value, int] = {}
         pattern = tuple(
@@ -115,7 +199,7 @@ class CutTemplates:
         template = self._known.get(
             (kind, pattern), lambda: _on_stand_ins(whole, operands, bases, cut)
         )
-        return *template.on(operands), template.view
+        return *template.on(operands, whole, scribe), template.view
 
 
 def _on_stand_ins(
@@ -137,4 +221,5 @@ def _on_stand_ins(
             stand_in = Node(behind[depth].node.call, (stand_in,)).value()
             given.setdefault(stand_in, (operand, depth))
         inputs.append(stand_in)
-    return CutTemplate.of(cut(Node(whole.call, tuple(inputs))), given)
+    on_stand_ins = Node(whole.call, tuple(inputs))
+    return CutTemplate.of(on_stand_ins, cut(on_stand_ins), given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +81,7 @@ def tensor_parallel(graph: Graph, mesh_axes: int, inner: int) -> Allowed:
     return allowed
 
 
+@lru_cache(maxsize=16)
 def batch_axes(graph: Graph) -> Mapping[Node, str]:
     """For each operator that reads samples, the index that runs over them. Samples run along the
     first dimension of some inputs (``sampled``), and are followed from operator to operator. The
@@ -87,9 +89,7 @@ def batch_axes(graph: Graph) -> Mapping[Node, str]:
     samples: dict[Value, int] = dict.fromkeys(sampled(graph), 0)
     names: dict[Node, str] = {}
     for node in graph.nodes:
-        if node.is_leaf:
-            continue
-        if node.is_parallel:
+        if node.is_leaf or node.is_parallel:
             continue
         ranks = tuple(value.rank for value in node.inputs)
         read = [samples.get(trace(value)[0]) for value in node.inputs]

@@ -34,8 +34,9 @@ from search.cost.planned import Planned
 from search.cost.progress import check_time, now
 from search.map.choose.factors import Factor
 from search.pipeline.micro import MicroBatches
-from search.pipeline.outline import PLAIN, Outline, Sparing
+from search.pipeline.outline import Outline
 from search.pipeline.stage_batches import alike
+from search.pipeline.stage_memory import PLAIN, Sparing
 from search.pipeline.tries import PLAIN_FIRST, SPARING
 from search.planners.alpa.intra import best_places
 from search.planners.alpa.layers import layers

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.lazy import torch
+from search.cost.progress import check_time
 from search.planners.automap.environment import FEATURES, DecisionEnvironment, DecisionState
 
 HIDDEN, BATCH, CAPACITY = 64, 32, 4096
@@ -101,7 +102,8 @@ class Agent:
     ) -> int:
         """Learn from up to ``episodes`` plans. Returns their number. ``first_random``: the
         probability of a random decision at the beginning; ``ends``: a function from the number of
-        plans and the seconds of a step of the last plan to whether to stop."""
+        plans and the seconds of a step of the last plan to whether to stop. Raises OutOfTime if the
+        search under way has to end."""
         for episode in range(episodes):
             part = min(1.0, 1.25 * episode / episodes)
             chance = first_random + (LAST_RANDOM - first_random) * part
@@ -110,9 +112,11 @@ class Agent:
         return episodes
 
     def decoded(self, environment: DecisionEnvironment) -> DecisionState:
-        """The decisions that the network finds best, without randomness."""
+        """The decisions that the network finds best, without randomness. Raises OutOfTime if the
+        search under way has to end."""
         state = DecisionState()
         while actions := environment.actions(state):
+            check_time()
             best = int(np.argmax(self._values(_rows(environment, state, actions))))
             state = environment.after(state, actions[best])
         return state
@@ -122,6 +126,7 @@ class Agent:
         actions = environment.actions(state)
         rows = _rows(environment, state, actions)
         while actions:
+            check_time()
             if self._random.random() < chance:
                 taken = self._random.randrange(len(actions))
             else:

@@ -11,6 +11,7 @@ is known for the result. It is never slower than data parallelism, if that fits.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from random import Random
 
@@ -18,7 +19,7 @@ from pcg.errors import InputError
 from pcg.graph.graph import Graph
 from pcg.plan.text import parse_graph
 from search.cost.planned import Planned, SearchReport, Stop
-from search.cost.progress import now
+from search.cost.progress import OutOfTime, Phases, now
 from search.map.choose.choosing import Choice
 from search.map.space.allow import data_parallel
 from search.planners.automap.agent import Agent
@@ -29,6 +30,7 @@ from search.planners.common import (
     PlannerSetting,
     PricedChoice,
     planned_choice,
+    searching_until,
     until_fitting,
 )
 
@@ -39,6 +41,8 @@ PRETRAINING_SHARE = 0.2
 """The fraction of a search's seconds for learning from random graphs."""
 TRAINED_RANDOM = 0.7
 """The probability of random decisions at the beginning, after learning from random graphs."""
+GREEDY = 0.5
+"""Seconds beyond the end of learning in which the agent may decide greedily."""
 
 
 def random_graph(random: Random, devices: int) -> Graph:
@@ -83,16 +87,19 @@ class AutoMapPlanner:
         first, environment = self.environment(graph)
         agent = self.pretrained_agent(start)
         pretrained = now()
-        stop, done = self._trained(agent, environment, start)
-        greedy = environment.seconds(agent.decoded(environment))
+        until = searching_until(start, self.seconds, graph)
+        stop, done = self._trained(agent, environment, until)
+        greedy = self._greedy(agent, environment, until + GREEDY)
         phases = {"pre-training": pretrained - start, "deciding": now() - pretrained}
         priced = self._fitting(environment, first)
         strategies = sum(len(environment.chooser.spaces.of(n)) for n in graph.operators)
         report = SearchReport(strategies, len(environment.found), stop, phases)
         planned = planned_choice(self.setting, name, graph, priced, report, start)
-        fastest = min(environment.first, environment.found[0][0])
-        note = f"learned from {done:,} plans; the greedy one takes {greedy / fastest:.3f} times"
-        note += " as long as the fastest that was met"
+        fastest = min((environment.first, *(seconds for seconds, _ in environment.found)))
+        note = f"learned from {done:,} plans"
+        if greedy is not None:
+            note += f"; the greedy one takes {greedy / fastest:.3f} times"
+            note += " as long as the fastest that was met"
         return Planned(planned.plan, planned.report, planned.seconds, environment.first, (note,))
 
     def environment(self, graph: Graph) -> tuple[Choice, DecisionEnvironment]:
@@ -116,10 +123,10 @@ class AutoMapPlanner:
         return agent
 
     def _trained(
-        self, agent: Agent, environment: DecisionEnvironment, start: float
+        self, agent: Agent, environment: DecisionEnvironment, until: float
     ) -> tuple[Stop, int]:
-        """Train the agent on the graph. Returns why it ended, and the number of plans. ``no gain``:
-        half of all plans in a row brought nothing faster."""
+        """Train the agent on the graph, up to a time. Returns why it ended, and the number of
+        plans. ``no gain``: half of all plans in a row brought nothing faster."""
         best, improved, stop, done = environment.first, 0, "exhausted", 0
 
         def ends(number: int, seconds: float) -> bool:
@@ -128,19 +135,29 @@ class AutoMapPlanner:
             if seconds < best:
                 best, improved = seconds, number
                 self.setting.teller.found(best)
-            if now() - start > self.seconds:
+            if now() > until:
                 stop = "time"
             elif number - improved > self.episodes / 2:
                 stop = "no gain"
             return stop != "exhausted"
 
+        chance = TRAINED_RANDOM if self.pretrained else 1.0
         try:
-            agent.trained(
-                environment, self.episodes, TRAINED_RANDOM if self.pretrained else 1.0, ends
-            )
+            with _limited(until):
+                agent.trained(environment, self.episodes, chance, ends)
+        except OutOfTime:
+            stop = "time"
         except KeyboardInterrupt:
             stop = "interrupted"
         return stop, done
+
+    def _greedy(self, agent: Agent, environment: DecisionEnvironment, until: float) -> float | None:
+        """Seconds of a step of the plan that the agent finds best; None if time is up before."""
+        try:
+            with _limited(until):
+                return environment.seconds(agent.decoded(environment))
+        except OutOfTime:
+            return None
 
     def _fitting(self, environment: DecisionEnvironment, first: Choice) -> PricedChoice:
         """The fastest plan that fits among the agent's plans and data parallelism; or else the one
@@ -152,3 +169,8 @@ class AutoMapPlanner:
         choices = [*faster[:MOST_PRICED], first, *slower[:MOST_PRICED]]
         tried = until_fitting(self.setting, environment.chooser, choices)
         return min(tried, key=lambda one: max(one.over, 0))
+
+
+def _limited(until: float) -> AbstractContextManager[None]:
+    """A context in which the agent has to end at a time, by ``now``."""
+    return Phases(deadline=until, has_plan=True).under_way()

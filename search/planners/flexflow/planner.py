@@ -9,10 +9,10 @@ is known for the result. It is never slower than data parallelism, if that fits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pcg.graph.graph import Graph
+from pcg.graph.graph import Graph, Node
 from search.cost.planned import Planned, SearchReport
 from search.cost.progress import now
 from search.map.choose.choosing import Choice, Chooser
@@ -22,9 +22,10 @@ from search.planners.common import (
     PlannerSetting,
     PricedChoice,
     planned_choice,
+    searching_until,
     until_fitting,
 )
-from search.planners.flexflow.configurations import configurations
+from search.planners.flexflow.configurations import Configurations, configurations
 from search.planners.flexflow.walk import Programs, Walk, WalkResult, by_delta
 
 ALPHA = 1000.0
@@ -52,10 +53,11 @@ class FlexFlowPlanner:
         self.setting.teller.works_on("walking", "map")
         chooser = self.setting.chooser(graph)
         first = chooser.choose(graph, allowed=data_parallel(graph))
-        walked = self.walked(chooser, first, by_delta(chooser, first))
+        own, programs = configurations(graph, chooser), by_delta(chooser, first)
+        left = searching_until(start, self.seconds, graph) - now()
+        walked = self.walked(chooser, first, programs, own, left)
         priced = self._fitting(chooser, [choice for _, choice in reversed(walked.bests)])
         phases = {"walking": now() - start}
-        own = configurations(graph, chooser)
         strategies = sum(len(one.places) for one in own.values())
         report = SearchReport(strategies, walked.proposals, walked.stop, phases)
         planned = planned_choice(self.setting, name, graph, priced, report, start)
@@ -63,16 +65,25 @@ class FlexFlowPlanner:
         began = walked.bests[0][0]
         return Planned(planned.plan, planned.report, planned.seconds, began, (note,))
 
-    def walked(self, chooser: Chooser, start: Choice, programs: Programs) -> WalkResult:
-        """The walk from a choice. ``programs``: a function to the program that is simulated."""
+    def walked(
+        self,
+        chooser: Chooser,
+        start: Choice,
+        programs: Programs,
+        own: Mapping[Node, Configurations] | None = None,
+        seconds: float | None = None,
+    ) -> WalkResult:
+        """The walk from a choice. ``programs``: a function to the program that is simulated;
+        ``own``: the configurations of the operators; ``seconds``: the limit of the walk, by default
+        that of the planner."""
         unit = start.seconds or 1.0
         return Walk(
             chooser,
-            configurations(start.graph, chooser),
+            own or configurations(start.graph, chooser),
             programs,
             self.alpha / unit,
             self.proposals,
-            self.seconds,
+            self.seconds if seconds is None else seconds,
             self.seed,
             self.setting.teller,
         ).walked(start)

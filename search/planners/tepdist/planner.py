@@ -30,8 +30,9 @@ from search.cost.progress import check_time, now
 from search.map.choose.factors import Factor, Places, restricted
 from search.map.choose.tied import TiedVariables
 from search.pipeline.micro import MicroBatches
-from search.pipeline.outline import PLAIN, Outline, Sparing
+from search.pipeline.outline import Outline
 from search.pipeline.stage_batches import alike
+from search.pipeline.stage_memory import PLAIN, Sparing
 from search.pipeline.tries import PLAIN_FIRST, SPARING
 from search.planners.common import PlannerSetting
 from search.planners.ilp import HeldBytes, Solution, Tally, solve

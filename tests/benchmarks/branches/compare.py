@@ -1,11 +1,11 @@
-"""Plans of graphs that are no chains, beside what annealing apart from the search finds:
+"""Compare plans of graphs with branches with the best plans of an independent annealing.
 
     PYTHONPATH=.:tests python tests/benchmarks/branches/compare.py --graphs 40 --seconds 600
 
 For each graph: the step of our plan, that of the best annealed one, their ratio, and the CPU
-seconds of our search. An annealing has ``--seconds`` of CPU in all, with restarts. What annealings
-found is written to the file ``--judged``, a line each, and taken from there when they are asked for
-again; ``--no-plans`` anneals without planning.
+seconds of our search. An annealing has ``--seconds`` of CPU in all, with restarts. The results of
+annealings are written to the file ``--judged``, one a line, and read from it in later runs.
+``--no-plans`` anneals without planning.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from support.plans.branched import branched
 from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine
 from search.cost.cost import CostModel
+from search.cost.progress import timed_by
 from search.map.choose.choosing import Chooser
 from search.map.rules.cuts import Cuts
 from search.plan.planner import MeshPlanner
@@ -32,7 +33,7 @@ from substitutions.rules.match import rewrite
 from substitutions.rules.store import Library, load_library
 
 REWRITES = 4
-"""Random rewrites that lead to the other graph that is annealed, at most."""
+"""The largest number of random rewrites that lead to the other annealed graph."""
 
 
 def machines() -> list[Machine]:
@@ -49,9 +50,9 @@ def machines() -> list[Machine]:
 
 @dataclass(frozen=True)
 class Judged:
-    """What annealing found for the graph of a seed, in so many CPU seconds. ``best``: seconds of a
-    step; ``mappings``: of each operator the first device, and place, degree and stride of each
-    axis, of the model's graph or, with ``is_rewritten``, of the other one."""
+    """The result of annealing for the graph of a seed, in some CPU seconds. ``best``: seconds of a
+    step. ``mappings``: for each operator the first device, and the place, degree and stride of each
+    axis, of the model's graph or, with ``is_rewritten``, of the other graph."""
 
     seed: int
     seconds: float
@@ -95,15 +96,17 @@ def machine_of(seed: int) -> Machine:
 
 
 def planned(seed: int, library: Library) -> tuple[float, float]:
-    """Seconds of a step of our plan, and CPU seconds of the search."""
+    """Seconds of a step of our plan, and CPU seconds of the search. Its limit of time is one of CPU
+    seconds too, so that a busy computer leads to the same plan."""
     kind, graph = branched(seed)
     begun = process_time()
-    ours = MeshPlanner(machine_of(seed), library).plan(kind, graph).plan.estimates.step_seconds
-    return ours, process_time() - begun
+    with timed_by(process_time):
+        planned = MeshPlanner(machine_of(seed), library).plan(kind, graph)
+    return planned.plan.estimates.step_seconds, process_time() - begun
 
 
 def judge(seed: int, seconds: float, library: Library) -> Judged:
-    """Anneal the graph of a seed, and what rewrites make of it."""
+    """Anneal the graph of a seed and a rewritten graph."""
     graph, cost = branched(seed)[1], CostModel(machine_of(seed))
     graphs = [graph, rewritten(graph, library, Random(seed))]
     given = [(Chooser.on(cost, Cuts(library.concrete(g), windows=True)), g) for g in graphs]
@@ -117,8 +120,8 @@ def judge(seed: int, seconds: float, library: Library) -> Judged:
 
 
 def judged(seed: int, seconds: float, library: Library, known: Path | None) -> Judged:
-    """What was found for a seed in so many seconds or more, as a file has it; else it is looked
-    for, and written there."""
+    """The result for a seed with at least these seconds, read from a file, or else computed and
+    written to it."""
     for text in known.read_text().splitlines() if known is not None and known.exists() else ():
         one = Judged(**json.loads(text))
         if one.seed == seed and one.seconds >= seconds:
@@ -131,7 +134,7 @@ def judged(seed: int, seconds: float, library: Library, known: Path | None) -> J
 
 
 def rewritten(graph: Graph, library: Library, random: Random) -> Graph:
-    """A graph after some rewrites by rules about whole tensors that leave it no larger."""
+    """A graph after some rewrites by rules about whole tensors that do not enlarge it."""
     for _ in range(REWRITES):
         algebra = Algebra.of(library.concrete(graph))
         ways = [a for n in graph.operators for a in algebra.applications(n, graph)]

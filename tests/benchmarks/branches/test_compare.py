@@ -1,4 +1,4 @@
-"""The machines and graphs that plans of branches are compared on."""
+"""The machines and graphs on which plans of branches are compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alpa's plan of GPT 2.6B on 8 V100, beside the degrees that its authors ran.
+"""Alpa's plan of GPT 2.6B on 8 V100, beside the degrees in its authors' script.
 
 Their script has data 2 x operator 2 x pipeline 2 with recomputation, in micro-batches of 8
 sequences (alpa-projects/alpa, benchmark/alpa/suite_manual_gpt.py).
@@ -27,7 +27,7 @@ GPT = Gpt(32, 2560, 32, 1024, 51200, dropout=0.0)
 
 
 def degrees(made: BuiltStages) -> Counter[tuple[int, int]]:
-    """Of products of tokens with weights, those cut along samples and along something else."""
+    """The cuts of products of tokens with weights: along samples, and along another axis."""
     batches, counted = made.outline.batches, Counter[tuple[int, int]]()
     for node, strategy in zip(batches.nodes, made.outline.chosen.strategies, strict=True):
         if node.name != "matmul":

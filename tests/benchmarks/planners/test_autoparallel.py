@@ -1,5 +1,5 @@
-"""Beside meta-pytorch's AutoParallel, where it is installed: the same transformer layer, planned by
-both, priced by our simulator. Prints seconds of a step and of planning."""
+"""A comparison with meta-pytorch's AutoParallel, if it is installed: both plan the same transformer
+layer, and our simulator prices both plans. Prints seconds of a step and of planning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unity.support.planners import planner_of
 pytestmark = pytest.mark.benchmark
 
 WIDTH, HEADS, SAMPLES, LENGTH = 6144, 48, 8, 256
-"""Of the layer; samples for each row of devices."""
+"""The sizes of the layer. Samples are for each row of devices."""
 
 
 class Layer(torch.nn.Module):
@@ -57,14 +57,14 @@ class Trained(torch.nn.Module):
 
 @pytest.fixture
 def many_devices():
-    """A process group of 64 devices that are not there."""
+    """A process group of 64 devices that do not exist."""
     fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
     distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=64)
     yield
     distributed.destroy_process_group()
 
 
-def test_both_plan_a_layer(many_devices):
+def test_plan_of_a_layer_is_no_slower_than_autoparallels(many_devices):
     pytest.importorskip("autoparallel.api", reason="AutoParallel is not installed")
     if not torch.cuda.is_available():
         pytest.skip("AutoParallel's meshes need CUDA")

@@ -1,4 +1,5 @@
-"""FlexFlow's walk as it is measured: delta simulation beside full simulation, and what it gains.
+"""Measurements of FlexFlow's walk: delta simulation beside full simulation, and the gain of the
+walk.
 
 The gain is over data parallelism, on models of the paper's kind and the first of its clusters (Jia
 et al., 2019, section 8.1), for a batch of 64 on all devices together. Seconds are those of the
@@ -28,7 +29,7 @@ from substitutions.rules.store import load_library
 pytestmark = pytest.mark.benchmark
 
 WALKED = 60
-"""So many changes are simulated in both ways."""
+"""The number of changes that are simulated in both ways."""
 
 
 MODELS = ("mlp", "dlrm", "xdl", "candle-uno", "bert-large", "resnext50", "inception-v3")
@@ -45,7 +46,7 @@ def setting() -> PlannerSetting:
 
 
 def changes(chooser: Chooser, first: Choice) -> list[Choice]:
-    """Choices each of which differs from the one before in an operator, and those like it."""
+    """Choices, each of which differs from the one before in one operator and in those like it."""
     own, random = configurations(first.graph, chooser), Random(0)
     walk = Walk(chooser, own, in_full(chooser), 1.0, 0)
     made = [first]

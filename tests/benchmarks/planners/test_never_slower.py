@@ -1,7 +1,7 @@
-"""What other systems' planners find, beside what ours finds: `make bench`.
+"""Plans of other systems' planners, beside ours: `make bench`.
 
-Each planner has the same graph, prices, rules and seconds. Ours is never slower than any of them;
-the plans of all are priced by one simulator. Pipelines of updates that are late are not among them.
+Each planner has the same graph, prices, rules and seconds. Ours is never slower than any of them.
+One simulator prices the plans of all. Pipelines with late updates are left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from unity.support.planners import planner_of
 pytestmark = pytest.mark.benchmark
 
 SECONDS = 60.0
-"""For each search."""
+"""The time limit of each search."""
 ROUNDING = 1e-9
 GPT = Gpt(32, 2560, 32, 1024, 51200, dropout=0.0)
 WIDE = ResNextSize((3, 4, 6, 3), 256, 1, 256, 1024, 224)
@@ -43,7 +43,7 @@ def routed() -> MixtureOfExperts:
 
 
 class ExpertLayers(torch.nn.Module):
-    """Two feed-forward layers of 16 experts, of which a token takes two."""
+    """Two feed-forward layers of 16 experts. A token takes two of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,8 @@ def gpt(devices: int) -> Graph:
 
 
 def wide_resnet(devices: int) -> Graph:
-    """Its batch norms take the statistics of each device's samples, as they do by default."""
+    """A Wide-ResNet whose batch norms take the statistics of each device's samples, as by
+    default."""
     with torch.device("meta"):
         batch = 24 * devices
         given = torch.zeros(batch, 3, WIDE.image, WIDE.image), torch.zeros(batch, dtype=torch.long)
@@ -87,7 +88,7 @@ MODELS: dict[str, Callable[[int], Graph]] = {
 
 @pytest.mark.parametrize("devices", [8, 16, 32, 64])
 @pytest.mark.parametrize("name", MODELS)
-def test_ours_is_never_slower(name: str, devices: int):
+def test_joint_plan_is_never_slower_than_other_planners(name: str, devices: int):
     machine = load_machine("dgx-a100").with_nodes(devices // 8)
     graph, library = MODELS[name](devices), load_library()
     library.concrete(graph)

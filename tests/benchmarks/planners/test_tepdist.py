@@ -1,9 +1,9 @@
-"""TePDist's plans beside what its authors publish of theirs.
+"""TePDist's plans, beside the plans that its authors publish.
 
-Their Wide-ResNet of 250 million to 13 billion parameters gets one stage on two GPUs, as a pipeline
-is slower there (alibaba/TePDist, examples/wide_resnet/README.md). Their paper says that the plans
-that experts made of GPT are found again (arXiv:2302.08141, abstract): on GPUs of one node these cut
-products in Megatron's manner, or the samples.
+Their Wide-ResNet of 250 million to 13 billion parameters gets one stage on two GPUs, because a
+pipeline is slower there (alibaba/TePDist, examples/wide_resnet/README.md). Their paper states that
+TePDist finds the plans of experts for GPT (arXiv:2302.08141, abstract). On GPUs of one node these
+cut products as Megatron does, or the samples.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ V100 = "p3-16xlarge"
 
 
 def wide_resnet(devices: int, batch: int) -> Graph:
-    """Its batch norms take the statistics of each device's samples, so that stages are possible."""
+    """A Wide-ResNet whose batch norms take the statistics of each device's samples, so that stages
+    are possible."""
     with torch.device("meta"):
         given = torch.zeros(batch, 3, WIDE.image, WIDE.image), torch.zeros(batch, dtype=torch.long)
         return capture(ResNext(WIDE), given, "wide-resnet", devices).graph
@@ -54,7 +55,7 @@ def test_wide_resnet_has_one_stage_on_two_gpus():
 
 
 def test_gpt_has_the_plan_of_experts():
-    """As fast as Megatron's best and data parallelism, priced alike."""
+    """As fast as Megatron's best plan and data parallelism, priced alike."""
     asked = setting(8, Training("adam", "fp16"))
     graph = graph_of(GPT, 64)
     own = TepdistPlanner(asked).plan("gpt", graph).plan.estimates.step_seconds

@@ -1,12 +1,13 @@
-"""Print the table of public models in the docs: what of each is captured, and what planning gains.
+"""Print the table of public models in the docs: the captured functions of each, and the gain of
+planning.
 
     PYTHONPATH=.:tests python tests/benchmarks/public/models.py [--nodes 1 4] [--results FILE]
         [--attention sdpa] [--limit SECONDS] [NAME ...]
 
 Each model has a process of its own, which ends after ``--limit`` seconds. With ``--results``, lines
-that are in the file are printed and not measured again, and further ones are added to it. The
-status is 1 where a model is refused, takes longer, or its plan is slower than data parallelism, or
-a function that is kept whole takes over 1% of the step.
+in the file are printed and not measured again, and new lines are added to it. The status is 1 if a
+model is refused or takes longer, if its plan is slower than data parallelism, or if a function that
+is kept whole takes over 1% of the step.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 def measured(given: argparse.Namespace) -> Row:
-    """The line of one model. Raises UnityError where it is refused."""
+    """The line of one model. Raises UnityError if it is refused."""
     (name,) = given.names
     attention = given.attention if has_attention(name) else ""
     captured, seconds = compared(*call_of_loss(public(name, attention)))

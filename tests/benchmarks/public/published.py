@@ -3,9 +3,9 @@
     PYTHONPATH=.:tests python tests/benchmarks/public/published.py [--nodes 1 4] [--results FILE]
         [--budget SECONDS] [--limit SECONDS] [NAME ...]
 
-As ``models.py`` does it at tiny size, in bf16. "Alone fits" is said where no data-parallel plan
-fits the memory of its devices: the gain is then over what one would take. The status is 1 where a
-model is refused, nothing fits, or a promise of ``models.py`` is broken.
+Like ``models.py`` at tiny size, but in bf16. "Alone fits" means that no data-parallel plan fits the
+memory of its devices: the gain is then over the time that such a plan would take. The status is 1
+if a model is refused, nothing fits, or a promise of ``models.py`` is broken.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def measured(given: argparse.Namespace) -> Row:
-    """The line of one model. Raises UnityError where it is refused."""
+    """The line of one model. Raises UnityError if it is refused."""
     (name,) = given.names
     module, inputs = call_of_loss(published(name))
     begin = process_time()

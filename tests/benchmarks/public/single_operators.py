@@ -1,4 +1,4 @@
-"""Print what becomes of each of torch's operators, as a small model of its own, and how many.
+"""Print the outcome of each of torch's operators, as a small model of its own, and the counts.
 
 PYTHONPATH=.:tests python tests/benchmarks/public/single_operators.py [NAME ...]
 """

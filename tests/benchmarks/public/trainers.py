@@ -1,10 +1,10 @@
-"""Print how far the Trainer of transformers by a plan is from itself with DistributedDataParallel,
-for several of its arguments, and killed and resumed.
+"""Print the difference between the Trainer of transformers by a plan and with
+DistributedDataParallel, for several of its arguments, and killed and resumed.
 
     PYTHONPATH=.:tests python tests/benchmarks/public/trainers.py [--processes 4] [CASE ...]
 
 The largest difference is that of losses, gradient norms, evaluations and weights, relative to the
-largest of each, in float64. The status is 1 where it is more than ``NEAR``.
+largest of each, in float64. The status is 1 if it is more than ``NEAR``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ CASES: dict[str, dict[str, Any]] = {
     "fp16, which CPUs leave out": {"fp16": True},
     "killed and resumed": {},
 }
-"""By name, arguments of the Trainer."""
+"""Arguments of the Trainer, by the name of a case."""
 SAMPLES = {"uneven evaluation": 43}
-"""To evaluate with, where others than 48."""
+"""The number of samples to evaluate with, if it is not 48."""
 KILLED = "killed and resumed"
 
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def compared(name: str, planner: str, processes: int) -> bool:
-    """Print the line of a case; whether both train alike."""
+    """Print the line of a case, and return whether both train alike."""
     arguments, samples = CASES[name], SAMPLES.get(name, 48)
     with TemporaryDirectory() as folder:
         trainers = Trainers(Path(folder), processes)

@@ -3,8 +3,8 @@
     PYTHONPATH=.:tests python tests/benchmarks/public/training.py [--attention eager]
         [--ways data,tensor] [--optimizer sgd] [NAME ...]
 
-Prints how far losses, gradients of each step and weights are off after three steps in double
-precision; the status is 1 where that is more than ``NEAR``, or a plan is not cut.
+Prints the differences of losses, gradients of each step and weights after three steps in double
+precision. The status is 1 if a difference is more than ``NEAR``, or a plan is not cut.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def trained(name: str, given: argparse.Namespace) -> bool:
-    """Whether all plans of a model train what torch trains."""
+    """Whether all plans of a model train as torch does."""
     try:
         subject = subject_of(public(name, given.attention))
     except InputError as error:

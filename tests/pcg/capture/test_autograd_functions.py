@@ -1,4 +1,4 @@
-"""Functions of torch as equations, and rare arguments of theirs: values and gradients agree."""
+"""Functions of torch as equations, and rare arguments of these: values and gradients agree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPE = (3, 7, 7)
 NEAR = 1e-11
 IDS = (1, 2, 2, 3, 0, 5, 4, 2, 6)
 BEGINS = (0, 2, 2, 5)
-"""Where bags begin; one is empty."""
+"""The first row of each bag. One bag is empty."""
 Function = Callable[[Tensor], Tensor]
 
 
@@ -45,7 +45,8 @@ def bags() -> Iterator[tuple[str, Function]]:
 
 
 def seen(rows: int = 7) -> Tensor:
-    """What queries may see; the third one nothing, and none the last two."""
+    """A mask of what queries may attend to: the third query attends to nothing, and none to the
+    last two keys."""
     mask = torch.ones(rows, 7, dtype=torch.bool)
     mask[2] = False
     mask[:, 5:] = False
@@ -59,7 +60,7 @@ def weighed(w: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def greatest_of_many(w: Tensor) -> Tensor:
-    """Zeros, of which many are the greatest or the least."""
+    """Zeros, many of which are the maximum or the minimum."""
     x, y = w.relu(), -w.relu()
     pairs = torch.aminmax(x, dim=1)
     return (
@@ -126,11 +127,11 @@ EQUATIONS: Mapping[str, Function] = {
 }
 BAGS = dict(bags())
 FEW = dict(list(BAGS.items())[1::5])
-"""Of each kind some."""
+"""Some cases of each kind."""
 
 
 class Every(nn.Module):
-    """All cases at once, as an export takes long to begin; the loss weighs their elements."""
+    """All cases at once, because an export takes long to begin. The loss weighs their elements."""
 
     def __init__(self, cases: Mapping[str, Function]) -> None:
         super().__init__()

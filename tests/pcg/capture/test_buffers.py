@@ -10,7 +10,7 @@ from pcg.capture import capture
 
 
 class Scaled(nn.Module):
-    """A scale that is a buffer, though it was made as a parameter; as Falcon Mamba has them."""
+    """A scale that is a buffer although it was made as a parameter, as in Falcon Mamba."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""From modules to graphs: the map of parameters, leaves, and what cannot be captured."""
+"""From modules to graphs: the map of parameters, leaves, and functions that cannot be captured."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ROWS = torch.empty(4, 6)
 
 
 class Tied(nn.Module):
-    """A table that is also the weight of the last layer, under two names; and a parameter that
-    nothing needs."""
+    """A table that is also the weight of the last layer, under two names, and an unused
+    parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def test_weights_are_named_after_parameters() -> None:
 
 
 class Leaves(nn.Module):
-    """Names that collide once dots are gone, a buffer that is read, and inputs in a list."""
+    """Names that collide without dots, a buffer that is read, and inputs in a list."""
 
     scale: Tensor
 
@@ -98,13 +98,13 @@ class Given(nn.Module):
 
 
 def doubled_in_place(x: Tensor, w: Tensor) -> Tensor:
-    """What is read afterwards was changed through a view of it."""
+    """A tensor is changed through a view of it, and read afterwards."""
     twice = x * w
     twice.view(24).mul_(2)
     return twice.relu().sum()
 
 
-def test_what_is_changed_in_place_is_read_changed() -> None:
+def test_tensor_changed_in_place_is_read_with_its_new_values() -> None:
     captured = assert_agrees(Given(doubled_in_place), (torch.randn(4, 6, dtype=torch.float64),))
     assert "scale(" in print_graph(captured.graph)
 
@@ -117,7 +117,7 @@ def left_whole(x: Tensor, w: Tensor) -> Tensor:
     return best + (chosen * w.round() * places.cos()).square().mean() + torch.zeros(()) * w.sum()
 
 
-def test_what_torch_would_leave_as_it_is_needs_no_second_trace(
+def test_program_that_torch_would_not_decompose_needs_no_second_trace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = Given(left_whole), (torch.randn(4, 6),)
@@ -129,7 +129,7 @@ def test_what_torch_would_leave_as_it_is_needs_no_second_trace(
 
 
 @pytest.mark.parametrize("name", ["resnext50-tiny", "bert-large-tiny"])
-def test_what_need_not_be_taken_apart_is_the_same_graph(
+def test_skipping_the_second_trace_gives_the_same_graph(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_it_is = capture_model(name, None, 2)
@@ -154,7 +154,9 @@ def fails(x: Tensor, w: Tensor) -> Tensor:
         (lambda x, w: (x * w * x.max().item()).sum(), ROWS, "takes a number out of a tensor"),
     ],
 )
-def test_what_cannot_be_captured_is_one_line(function, x: Tensor, problem: str) -> None:
+def test_function_that_cannot_be_captured_is_refused_by_its_line(
+    function, x: Tensor, problem: str
+) -> None:
     with pytest.raises(InputError) as raised:
         capture(Given(function), (x,), "model my.py:make")
     assert re.match(r"model my\.py:make: |.*test_capture\.py: line \d+: ", str(raised.value))
@@ -171,9 +173,9 @@ def test_values_are_not_computed() -> None:
 
 
 @pytest.mark.parametrize("kept", [torch.float32, torch.float64])
-def test_the_wide_formats_are_one(kept: torch.dtype) -> None:
-    """As losses of ``transformers`` are, which ask for float32: a graph in float64 is not rounded.
-    A narrow format rounds."""
+def test_casts_between_wide_formats_are_dropped(kept: torch.dtype) -> None:
+    """Losses of ``transformers`` ask for float32. A graph in float64 is not rounded for that. A
+    narrow format rounds."""
 
     def function(x: Tensor, w: Tensor) -> Tensor:
         return (x * w).float().logsumexp(1).double().sum()

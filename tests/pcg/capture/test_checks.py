@@ -1,4 +1,4 @@
-"""Checks that only raise an error are taken to pass; numbers of Python's own are refused."""
+"""Checks that only raise an error are taken to pass. Python's own numbers are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pcg.errors import InputError
 
 
 class Checked(nn.Module):
-    """A layer, and a function of what it makes."""
+    """A layer, and a function of its output."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def chosen(h: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("function", [raises, asserts, negated, either, in_turn])
-def test_a_check_passes_and_is_told(function: Callable[[Tensor], Tensor]) -> None:
+def test_check_that_raises_is_taken_to_pass_and_noted(function: Callable[[Tensor], Tensor]) -> None:
     captured, _ = compared(Checked(function), (torch.randn(3, 4),))
     assert captured.notes
     for note in captured.notes:
@@ -73,7 +73,7 @@ def test_a_check_passes_and_is_told(function: Callable[[Tensor], Tensor]) -> Non
 
 
 @pytest.mark.parametrize("function", [handled, chosen])
-def test_a_choice_is_none(function: Callable[[Tensor], Tensor]) -> None:
+def test_branch_on_values_is_no_check_and_is_refused(function: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(InputError, match=r"test_checks.py: line \d+: branches on the values"):
         capture(Checked(function), (torch.randn(3, 4),))
 
@@ -92,7 +92,7 @@ DRAWN: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", a_third(DRAWN))
-def test_numbers_of_others_are_refused_by_their_line(name: str) -> None:
+def test_random_numbers_of_other_libraries_are_refused_by_their_line(name: str) -> None:
     pattern = rf"test_checks.py: line \d+: draws a random number by {name}"
     with pytest.raises(InputError, match=pattern):
         capture(Checked(DRAWN[name]), (torch.randn(3, 4),))
@@ -104,5 +104,5 @@ def test_numbers_under_another_name_are_refused_too() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
-def test_a_share_that_is_certain_is_no_choice(share: float) -> None:
+def test_share_of_0_or_1_is_no_random_choice(share: float) -> None:
     compared(Checked(layer_drop(share)), (torch.randn(3, 4),))

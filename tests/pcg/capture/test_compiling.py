@@ -1,5 +1,5 @@
-"""Modules that ask whether they are compiled: captured as they run by themselves, where torch
-cannot make the program of the other way."""
+"""Modules that ask whether they are compiled. They are captured as they run eagerly if torch cannot
+make the program of the other branch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pcg.errors import InputError
 
 
 class Masked(nn.Module):
-    """Makes a mask that fits where it runs by itself; ``otherwise`` where it is compiled."""
+    """Makes a mask that fits if it runs eagerly, and the mask of ``otherwise`` if it is
+    compiled."""
 
     def __init__(self, asks: str, otherwise: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -29,12 +30,12 @@ class Masked(nn.Module):
 
 
 @pytest.mark.parametrize("asks", ["is_compiling", "is_exporting"])
-def test_the_way_that_runs_is_captured_where_the_other_one_cannot_be(asks: str) -> None:
+def test_branch_that_runs_is_captured_if_the_one_for_compilers_cannot_be(asks: str) -> None:
     captured, _ = compared(Masked(asks, lambda scores: torch.ones(5)), (torch.randn(3, 4),))
     assert captured.opaque == ()
 
 
-def test_a_way_for_compilers_is_taken_where_it_means_the_same() -> None:
+def test_branch_for_compilers_is_captured_if_it_has_the_same_values() -> None:
     class Chooses(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -49,11 +50,11 @@ def test_a_way_for_compilers_is_taken_where_it_means_the_same() -> None:
 
 
 def is_compiled() -> bool:
-    """Asked by a function of its own, as in transformers."""
+    """A separate function asks, as in transformers."""
     return torch.compiler.is_compiling()
 
 
-def test_who_asks_to_leave_out_a_check_leaves_it_out_beside_a_way_that_runs() -> None:
+def test_check_skipped_for_compilers_is_skipped_with_another_branch_kept() -> None:
     class Checks(Masked):
         def checked(self, x: Tensor) -> Tensor:
             if is_compiled():
@@ -66,13 +67,13 @@ def test_who_asks_to_leave_out_a_check_leaves_it_out_beside_a_way_that_runs() ->
     compared(Checks("is_compiling", lambda scores: torch.ones(5)), (torch.randn(3, 4),))
 
 
-def test_other_values_for_compilers_are_refused() -> None:
+def test_branch_for_compilers_with_other_values_is_refused() -> None:
     module = Masked("is_compiling", lambda scores: torch.zeros(4))
     with pytest.raises(InputError, match="differ"):
         compared(module, (torch.randn(3, 4),))
 
 
-def test_where_neither_way_can_be_captured_the_first_line_is_told() -> None:
+def test_first_error_is_reported_if_neither_branch_can_be_captured() -> None:
     class Neither(Masked):
         def forward(self, x: Tensor) -> Tensor:
             if torch.compiler.is_compiling():

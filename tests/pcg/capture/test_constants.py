@@ -1,4 +1,4 @@
-"""Constants of a program: what they are told by gives the same numbers."""
+"""Constants of a program: their descriptions give the same numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = st.integers(1, 6)
 
 @st.composite
 def tensors(draw: st.DrawFn) -> Tensor:
-    """Numbers, progressions, bands of a matrix, lists; repeated along further dimensions."""
+    """Numbers, progressions, bands of a matrix, and lists, repeated along further dimensions."""
     low, high = draw(st.integers(-3, 3)), draw(st.integers(-3, 3))
     rows, columns = draw(SIZES), draw(SIZES)
     kind = draw(st.sampled_from(["number", "progression", "band", "outside", "list"]))
@@ -68,7 +68,7 @@ def test_operators_give_the_same_numbers(constants: list[Tensor]) -> None:
 
 
 class TooLarge(nn.Module):
-    """A mask as CLIP makes it, which in double precision torch refuses by a float32 default."""
+    """A mask as CLIP makes it. In double precision torch refuses its float32 default."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,14 +79,14 @@ class TooLarge(nn.Module):
         return (self.weight * x + mask).sum()
 
 
-def test_what_torch_cannot_compute_is_refused_by_its_line() -> None:
+def test_constant_that_overflows_is_refused_by_its_line() -> None:
     assert not capture(TooLarge(), (torch.ones(3, 3),)).opaque
     with pytest.raises(InputError, match=r"test_constants\.py: line \d+: aten\.full.*overflow"):
         capture(TooLarge().double(), (torch.ones(3, 3).double(),))
 
 
 class Views(nn.Module):
-    """One constant, looked at in several ways, and a cache that begins with nothing."""
+    """Several views of one constant, and a cache that begins empty."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,13 +112,13 @@ def test_views_of_one_constant_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
     with default_dtype(torch.float64):
         actual = evaluate(made.graph, leaves)
     torch.testing.assert_close(tuple(actual), expected, rtol=0, atol=0)
-    # The second is looked at as the first is, and so is not told again.
+    # The second view equals the first, so it is not described again.
     assert len([t for t in seen if t.dim()]) == len(expected) - 3
 
 
 class Shifted(nn.Module):
-    """Windows that see their own region alone, as Swin numbers and masks it: in pieces, none of
-    which reads an input."""
+    """Windows that attend to their own region alone, numbered and masked as in Swin: in pieces,
+    none of which reads an input."""
 
     def __init__(self) -> None:
         super().__init__()

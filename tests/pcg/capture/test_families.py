@@ -1,4 +1,4 @@
-"""A model for each family of timm at tiny size, as it trains: its graph agrees with it."""
+"""A model for each family of timm at tiny size, in training mode: its graph agrees with it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-# Functions of autograd override backward as torch documents it, with operands of their own.
-# pyright: reportIncompatibleMethodOverride=false
+# Functions of autograd override backward as torch documents, with operands of their own.
 import pytest
 import torch
 from support.cases import a_third
@@ -54,7 +53,7 @@ class Reverses(Function):
 
 
 class Clips(Function):
-    """Which only large gradients tell from the derivative."""
+    """Only large gradients show that its backward is not the derivative."""
 
     @staticmethod
     def forward(ctx, x):
@@ -66,7 +65,7 @@ class Clips(Function):
 
 
 class Masks(Function):
-    """Which a mask of zeros alone does not tell from the derivative."""
+    """A mask of zeros alone does not show that its backward is not the derivative."""
 
     @staticmethod
     def forward(ctx, x, mask):
@@ -138,12 +137,12 @@ def test_modules_that_are_prepared_have_their_gradients(name):
     assert_agrees(Two(plain, PREPARED[name]), (rows(),))
 
 
-def test_reentrant_checkpoints_are_what_they_compute():
-    """Torch has no other way to differentiate them than `backward`."""
+def test_reentrant_checkpoint_is_captured_as_its_function():
+    """Torch differentiates them by `backward` alone."""
     module = Two(lambda m, x: m.b(checkpoint(torch.tanh, m.a(x), use_reentrant=True)).sum())
     other = Two(lambda m, x: m.b(torch.tanh(m.a(x))).sum())
     assert capture(module, (rows(),)).graph == capture(other, (rows(),)).graph
-    # Of operands without gradients torch gives none to the weights either.
+    # If the operands have no gradients, torch gives the weights none either.
     blind = Two(lambda m, x: m.b(checkpoint(m.a, x, use_reentrant=True)).sum())
     assert {w.parameter for w in capture(blind, (rows(),)).weights} == {"b.weight", "b.bias"}
 
@@ -161,7 +160,7 @@ def test_parameters_without_gradients_are_not_trained(function, prepare):
     captured = capture(Two(function, prepare), (rows(),))
     assert {w.parameter for w in captured.weights} == {"b.weight", "b.bias"}
     assert set(captured.buffers.values()) == {"a.weight", "a.bias"}
-    # Nothing is left to detach, so that all can be cut.
+    # Nothing is left to detach, so all operators can be cut.
     assert "aten.detach.default" not in captured.opaque
 
 
@@ -249,7 +248,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", a_third(REFUSED))
-def test_what_gradients_would_lose_is_one_line(name):
+def test_functions_that_change_gradients_are_refused_in_one_line(name):
     function, problem = REFUSED[name]
     with pytest.raises(InputError, match=problem) as raised:
         capture(Two(function).double(), (rows(),), "my.py:make")
@@ -304,7 +303,7 @@ def test_global_hooks():
         forward.remove()
 
 
-def test_nothing_of_torch_stays_changed():
+def test_capture_restores_all_patched_functions_of_torch():
     watched = (torch.Tensor.register_hook, torch.inference_mode.__enter__, Function.apply)
     module = Two(adds_hook)
     with pytest.raises(InputError):

@@ -16,7 +16,7 @@ BATCH = 12
 
 
 class Net(nn.Module):
-    """Samples that are joined with another axis, and apart again, between norms."""
+    """Samples are joined with another axis between norms, and separated again."""
 
     def __init__(self):
         super().__init__()
@@ -77,7 +77,7 @@ def test_groups_that_are_not_equal_are_refused(groups):
 
 
 class Turned(nn.Module):
-    """A norm of rows in which the samples are the inner digit, so that groups would mix them."""
+    """A norm of rows in which the samples are the inner digit, so groups would mix them."""
 
     def __init__(self):
         super().__init__()
@@ -89,7 +89,7 @@ class Turned(nn.Module):
 
 
 class Mixed(Turned):
-    """A norm of what has read all samples before."""
+    """A norm of values that depend on all samples."""
 
     def forward(self, x):
         x = self.linear(x) - self.linear(x).mean(dim=0, keepdim=True)

@@ -1,4 +1,4 @@
-"""Models of torchvision and timm at tiny size, as they train: their graphs agree with them."""
+"""Models of torchvision and timm at tiny size, in training mode: their graphs agree with them."""
 
 from __future__ import annotations
 

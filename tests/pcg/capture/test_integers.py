@@ -1,4 +1,4 @@
-"""Integers in models: ids that are computed, labels that are ignored, masks, and padding."""
+"""Integers in models: computed ids, ignored labels, masks, and padding."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Language(nn.Module):
-    """Rows of a table by ids, projected; ``loss`` makes one of the scores and what is given."""
+    """Rows of a table by ids, projected. ``loss`` makes a loss of the scores and the other
+    inputs."""
 
     def __init__(self, loss: Loss, padding: int | None = None) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ class Language(nn.Module):
 
 
 def captured(loss: Loss, other: Tensor, padding: int | None = None) -> Captured:
-    """A model that agrees with its graph, in which nothing is opaque."""
+    """Capture a model and check that its graph agrees with it. Nothing is opaque."""
     torch.manual_seed(0)
     made = assert_agrees(Language(loss, padding), (IDS, other))
     assert made.opaque == ()
@@ -57,7 +58,7 @@ def entropy(scores: Tensor, labels: Tensor, ignore_index: int = -100) -> Tensor:
 
 
 def shifted(scores: Tensor, labels: Tensor) -> Tensor:
-    """What libraries of language models do: the label of a place is the id of the next one."""
+    """The shift of language models: the label of a place is the id of the next one."""
     padded = f.pad(labels, (0, 1), value=-100)
     return entropy(scores, padded[..., 1:].contiguous(), ignore_index=-100)
 
@@ -80,18 +81,18 @@ LOSSES: dict[str, tuple[Loss, Tensor]] = {
 
 
 @pytest.mark.parametrize("name", a_third(LOSSES))
-def test_what_is_done_with_integers(name: str) -> None:
+def test_integer_operations_agree_with_torch(name: str) -> None:
     captured(*LOSSES[name])
 
 
-def test_all_labels_count_where_none_can_be_ignored() -> None:
+def test_all_labels_count_if_none_can_be_ignored() -> None:
     made = captured(entropy, IDS)
     assert [node.name for node in made.graph.nodes].count("divide") == 0
     (labels,) = (node.leaf for node in made.graph.leaves if node.leaf.name == made.inputs[1])
     assert (labels.least, labels.below) == (0, 6)
 
 
-def test_labels_begin_where_those_of_the_example_do() -> None:
+def test_labels_begin_at_the_lowest_label_of_the_example() -> None:
     made = captured(entropy, WITH_IGNORED)
     (labels,) = (node.leaf for node in made.graph.leaves if node.leaf.name == made.inputs[1])
     assert (labels.least, labels.below) == (-100, 6)
@@ -154,7 +155,7 @@ def test_masks_that_choose(made: Callable[[], Tensor]) -> None:
 
     torch.manual_seed(1)
     names = [n.name for n in assert_agrees(Masked(), (torch.randn(2, 4, 5, 3),)).graph.nodes]
-    # A causal mask is known to be one, however it is made.
+    # A causal mask is recognised, however it is made.
     assert ("causal_attention" in names) == bool(made()[1, 0])
 
 

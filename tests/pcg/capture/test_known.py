@@ -1,4 +1,4 @@
-"""Choices by constants: followed, where a choice by anything else is refused by its line."""
+"""Branches on constants are followed. Branches on other values are refused by their line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pcg.errors import InputError
 
 
 class Choosing(nn.Module):
-    """Takes the one way or the other."""
+    """Takes one branch or the other."""
 
     def __init__(self, chooses: Callable[[nn.Module, Tensor], object]) -> None:
         super().__init__()

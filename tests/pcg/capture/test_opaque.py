@@ -32,7 +32,7 @@ from pcg.readings.work import work
 
 
 class Ranked(nn.Module):
-    """Weighs the greatest two of each row, and the rows by their order; one part is a constant."""
+    """Weighs the greatest two of each row, and the rows by their order. One part is a constant."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def sorted_rows() -> Opaque:
     return opaque("aten.sort.default(x0, -1, True)", types[:1], types)
 
 
-def test_what_has_no_equation_is_kept_and_listed() -> None:
+def test_functions_without_an_equation_are_kept_and_listed() -> None:
     captured = assert_agrees(*ranked())
     assert captured.opaque == ("aten.cumprod.default",)
     assert len(opaque_nodes(captured.graph)) == 1
@@ -77,7 +77,7 @@ def test_what_has_no_equation_is_kept_and_listed() -> None:
     assert declared.keys() - by_slices - set(captured.opaque) == element_by_element
 
 
-def test_text_declares_them() -> None:
+def test_text_declares_functions_without_an_equation() -> None:
     graph = capture(*ranked()).graph
     text = print_graph(graph)
     assert (
@@ -89,7 +89,7 @@ def test_text_declares_them() -> None:
     assert print_graph(parsed) == text
 
 
-def test_nothing_is_cut_and_copies_pass() -> None:
+def test_opaque_operator_refuses_cuts_and_passes_copies() -> None:
     call = sorted_rows()()
     x = leaf("input", "x", (4, 6))
     for dim in (0, 1):
@@ -100,14 +100,14 @@ def test_nothing_is_cut_and_copies_pass() -> None:
     assert [str(t) for t in values] == ["[4, 6] copies=3", "[4, 6] copies=3"]
 
 
-def test_partial_sums_do_not_pass() -> None:
+def test_partial_sums_do_not_pass_an_opaque_operator() -> None:
     text = "x = input[4, 6] partials=2\nreturn x"
     partial = parse_graph(text).outputs[0]
     with pytest.raises(OperatorError, match="partial sums cannot pass"):
         _ = apply(sorted_rows()(), partial).type
 
 
-def test_cost_is_what_it_reads_and_writes() -> None:
+def test_cost_of_an_opaque_operator_is_its_reads_and_writes() -> None:
     node = Node(sorted_rows()(), (leaf("weight", "x", (4, 6)),))
     assert work(node, frozenset({0}), 4).bytes_forward == 4 * 3 * 24
 
@@ -121,7 +121,7 @@ def test_reference_evaluation_refuses() -> None:
         evaluate_shards(graph, {"x": np.zeros((1, 4, 6))}, ring)
 
 
-def test_other_functions_are_other_operators() -> None:
+def test_different_functions_are_different_operators() -> None:
     types = (TensorType((4, 6), "float32"),)
     up, down = (opaque(f"aten.tril.default(x0, {k})", types, types) for k in (0, 1))
     assert up.name != down.name
@@ -159,7 +159,7 @@ def test_random_numbers_are_refused() -> None:
 
 
 class Complex(nn.Module):
-    """Of a format that graphs do not have."""
+    """A format that graphs do not have."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class Complex(nn.Module):
 
 
 class Unset(nn.Module):
-    """Reads memory that nothing has written to."""
+    """Reads memory that was never written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +187,9 @@ class Unset(nn.Module):
         (Unset, "returns uninitialized memory"),
     ],
 )
-def test_what_no_operator_can_hold_is_one_line(module: type[nn.Module], problem: str) -> None:
+def test_functions_that_no_operator_can_hold_are_refused_by_their_line(
+    module: type[nn.Module], problem: str
+) -> None:
     with pytest.raises(InputError, match=rf"test_opaque\.py: line \d+: aten.*{problem}"):
         capture(module(), (torch.ones(4),))
 
@@ -217,7 +219,7 @@ BEYOND: dict[str, tuple[Callable[..., Tensor], tuple[int, ...]]] = {
     "flip.default": (lambda x, y: x.flip(0), (50, 2)),
     "index.Tensor": (lambda x, y: x[y - 1], (5, 3)),
 }
-"""What the equations of an operator do not cover, by its name."""
+"""Arguments that the equations of an operator do not cover, by the operator's name."""
 
 
 @pytest.mark.parametrize("name", BEYOND)

@@ -7,7 +7,8 @@ import torch
 from support.public.operators import operators, outcome
 
 EVERY = 6
-"""Each so many are tried; ``tests/benchmarks/public/single_operators.py`` tries all."""
+"""One in this many operators is tried. ``tests/benchmarks/public/single_operators.py`` tries
+all."""
 
 
 @pytest.mark.soak

@@ -1,4 +1,4 @@
-"""Parameters that are read as one stack are one weight; others stay what they are."""
+"""Parameters that are read as one stack are one weight. Other parameters are unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNT = 3
 
 
 class Experts(nn.Module):
-    """Layers read side by side, as ``read`` says."""
+    """Layers read side by side by ``read``."""
 
     def __init__(self, read: Callable[[Experts, Tensor], Tensor]) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ APART: dict[str, Callable[[Experts, Tensor], Tensor]] = {
 
 
 def checked(module: Experts) -> list[ParameterFile]:
-    """The records of a module's graph, which agrees with it."""
+    """The records of a module's graph, which is checked to agree with it."""
     inputs = (torch.randn(2, 4),)
     captured = capture(module, inputs)
     comparison = compare_module(module, inputs, captured, "model")
@@ -105,13 +105,13 @@ def test_parts_are_in_the_order_of_the_stack():
 
 
 @pytest.mark.parametrize("name", a_third(APART))
-def test_other_stacks_are_operators(name: str):
+def test_stacks_of_other_tensors_stay_operators(name: str):
     torch.manual_seed(0)
     assert not [r for r in checked(Experts(APART[name])) if r.stacked]
 
 
 @pytest.mark.parametrize("change", ["frozen", "tied"])
-def test_what_is_not_trained_or_has_two_names_is_no_part(change: str):
+def test_frozen_and_shared_parameters_are_not_stacked(change: str):
     torch.manual_seed(0)
     module = Experts(lambda own, x: made(x, torch.stack(own.weights())))
     if change == "frozen":
@@ -121,7 +121,7 @@ def test_what_is_not_trained_or_has_two_names_is_no_part(change: str):
     assert not [r for r in checked(module) if r.stacked]
 
 
-def test_stacks_whose_names_differ_alike_have_names_of_their_own():
+def test_stacks_with_equal_name_patterns_get_different_names():
     def read(own: Experts, x: Tensor) -> Tensor:
         named = dict[str, Tensor](own.named_parameters())
         first, last = ([named[f"more.{i}.weight"] for i in part] for part in ((0, 1), (2, 3)))
@@ -134,7 +134,9 @@ def test_stacks_whose_names_differ_alike_have_names_of_their_own():
 
 
 @given(st.integers(1, 4), st.booleans(), st.integers(0, 3), st.integers(1, 3))
-def test_tensors_and_weight_are_one_another(count: int, transposed: bool, rank: int, size: int):
+def test_stacked_weight_converts_to_its_tensors_and_back(
+    count: int, transposed: bool, rank: int, size: int
+):
     transposed = transposed and rank == 2
     names = tuple(f"e.{i}" for i in range(count))
     record = ParameterFile(names=("e.*",), stacked=names, transposed=transposed)
@@ -155,7 +157,7 @@ def test_tensors_and_weight_are_one_another(count: int, transposed: bool, rank: 
 
 
 @given(st.lists(st.integers(), max_size=5))
-def test_swapping_the_last_two_twice_is_nothing(shape: list[int]):
+def test_swapping_the_last_two_dimensions_twice_changes_nothing(shape: list[int]):
     assert swapped_last(swapped_last(shape)) == tuple(shape)
 
 

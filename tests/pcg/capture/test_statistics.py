@@ -1,4 +1,4 @@
-"""What batch norms keep, as it is captured and written in a plan."""
+"""Running statistics of batch norms, captured and written in a plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def captured(**settings):
     return capture(Net(**settings), (torch.empty(6, 4),))
 
 
-def test_a_batch_norm_keeps_statistics_of_what_it_norms():
+def test_statistics_of_a_batch_norm_are_of_its_operand():
     graph = captured(momentum=0.3)
     (record,) = graph.statistics
     (norm,) = [node for node in graph.graph.nodes if node.name == "batch_norm"]
@@ -42,7 +42,7 @@ def test_a_batch_norm_keeps_statistics_of_what_it_norms():
     assert record.count == ("norm.num_batches_tracked",)
 
 
-def test_one_without_any_and_one_in_evaluation_keep_none():
+def test_norms_in_evaluation_or_without_statistics_keep_none():
     assert captured(track_running_stats=False).statistics == ()
     assert capture(Net().eval(), (torch.empty(6, 4),)).statistics == ()
 
@@ -57,7 +57,7 @@ def plan_with(statistics):
     return replace(make_plan(graph, graph, 1, {}), statistics=statistics)
 
 
-def test_a_plan_that_says_nothing_of_them_is_as_before(tmp_path):
+def test_plan_without_statistics_is_read_as_before(tmp_path):
     path = tmp_path / "plan.json"
     save_plan(plan_with(()), path)
     text = path.read_text()
@@ -76,7 +76,7 @@ def test_a_plan_that_says_nothing_of_them_is_as_before(tmp_path):
         ({"at": "linear_bias"}, "at linear_bias: another shape than t2 of the model"),
     ],
 )
-def test_what_they_are_of_is_checked(tmp_path, change, problem):
+def test_statistics_of_a_plan_are_checked(tmp_path, change, problem):
     (record,) = captured().statistics
     save_plan(plan_with((record.model_copy(update=change),)), tmp_path / "plan.json")
     with pytest.raises(InputError, match=rf"statistics\[0\]: {problem}"):

@@ -51,7 +51,7 @@ WINDOWS = {
     "in windows": (lambda x: x.as_strided((2, 2, 3, 2), (12, 4, 2, 1)), (4, 8)),
     "one": (lambda x: x.as_strided((1, 1), (99, 99), 7), X),
 }
-"""By strides."""
+"""Views by strides."""
 
 
 def batch_normed(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -268,7 +268,7 @@ CASES = {
     "bags of what is computed": case(
         lambda t, ids: f.embedding_bag(ids, t * 2, mode="mean"), (5, 4), buffers=("ids",)
     ),
-    # Taken apart by torch's own decompositions.
+    # Decomposed by torch itself.
     "root of squares": case(lambda x: x.square().sum().sqrt(), X),
     "einsum": case(partial(torch.einsum, "bij,bjk->bik"), (2, 3, 4), (2, 4, 5)),
     "in place": case(lambda x: (x * 1).mul_(2).add_(1).relu_(), X),
@@ -297,7 +297,7 @@ class Applied(nn.Module):
 
 
 class Several(nn.Module):
-    """Many cases, since torch takes long to begin an export, and little for each operator."""
+    """Many cases, because torch takes long to begin an export, and little for each operator."""
 
     def __init__(self, cases: Iterable[Applied]) -> None:
         super().__init__()
@@ -309,22 +309,22 @@ class Several(nn.Module):
 
 @dataclass(frozen=True)
 class Results:
-    """What torch and the graphs compute, by case."""
+    """The results of torch and of the graphs, by case."""
 
     cases: dict[str, Applied]
     expected: dict[str, Tensor]
     whole: dict[str, Tensor]
-    """By the graph of the cases that need nothing taken apart."""
+    """The results of the graph of the cases that need no decomposition."""
     apart: dict[str, Tensor]
-    """By the graph of all cases, whose operators torch takes apart."""
+    """The results of the graph of all cases, with torch's decompositions."""
     opaque: tuple[str, ...]
     targets: set[str]
-    """The ATen operators of both."""
+    """The ATen operators of both graphs."""
 
 
 @contextmanager
 def recorded_exports() -> Generator[list[ExportedProgram]]:
-    """The programs that captures read; to export them again would take as long."""
+    """The programs that captures read. Exporting them again would take as long."""
     programs: list[ExportedProgram] = []
 
     def recorded(*given: Any) -> tuple[ExportedProgram, tuple[str, ...]]:
@@ -360,7 +360,7 @@ def results() -> Results:
 
 
 def is_known(out: fx.Node) -> bool:
-    """Whether a case is made of operators in the table alone."""
+    """Whether a case consists of operators in the table."""
     calls = [node for node in ancestors([out]) if node.op == "call_function"]
     return all(str(node.target) in TABLE or node.target is getitem for node in calls)
 
@@ -377,7 +377,7 @@ def test_agrees_with_torch(results: Results, name: str) -> None:
             torch.testing.assert_close(a, b, rtol=NEAR, atol=NEAR)
 
 
-def test_nothing_is_opaque(results: Results) -> None:
+def test_no_case_of_the_table_is_opaque(results: Results) -> None:
     assert results.opaque == ()
 
 

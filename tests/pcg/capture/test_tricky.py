@@ -1,5 +1,5 @@
-"""What models do with torch: equal in the captured graph in values and gradients, or refused in a
-line."""
+"""Features of torch that models use: the captured graph has equal values and gradients, or one line
+refuses them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXACT = tricky.EXACT | VALUES
 REFUSED = tricky.REFUSED | UNHELD
 NEAR = 1e-9
 EVERY = 20
-"""Each so many are tried in every run, beside those of values, and all of them in long ones."""
+"""One in this many is tried in every run, beside those of values. Long runs try all."""
 EXAMPLE = (torch.zeros(ROWS, WIDTH),)
 
 
@@ -42,14 +42,14 @@ def test_gradients_are_those_of_torch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_no_graph_holds_is_one_line(name: str) -> None:
+def test_model_that_no_graph_holds_is_refused_by_its_line(name: str) -> None:
     with pytest.raises(InputError, match=r"py: line \d+: |^model: torch\.export: ") as raised:
         capture(Parts(REFUSED[name]), EXAMPLE)
     assert "\n" not in str(raised.value)
 
 
 def test_an_input_that_is_given_twice_is_two() -> None:
-    """As ids that are labels too: torch takes them for one."""
+    """For example, ids that are labels too: torch takes them for one tensor."""
     ids = torch.randint(0, 7, (ROWS,))
 
     class Language(torch.nn.Module):

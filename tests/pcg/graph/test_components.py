@@ -1,4 +1,4 @@
-"""Components are the classes of the relation of hanging together."""
+"""Components are the classes of members that edges connect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ EDGES = st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=10)
 
 
 @given(st.lists(st.integers(0, 7), unique=True).map(sorted), EDGES)
-def test_components_are_what_paths_join(members: list[int], edges: set[tuple[int, int]]) -> None:
+def test_components_are_the_members_joined_by_paths(
+    members: list[int], edges: set[tuple[int, int]]
+) -> None:
     both = edges | {(b, a) for a, b in edges}
     parts = components(members, lambda i: [b for a, b in both if a == i])
     joined = {(i, i) for i in members} | {e for e in both if {*e} <= {*members}}

@@ -22,7 +22,7 @@ TASK = KernelTask({}, {}, {})
 
 
 def declared() -> Iterator[Elementwise]:
-    """Every function that torch marks as pointwise and that takes tensors of one shape."""
+    """Every function of tensors of one shape that torch marks as pointwise."""
     for name in dir(torch.ops.aten):
         packet = getattr(torch.ops.aten, name)
         for overload in packet.overloads() if hasattr(packet, "overloads") else ():
@@ -72,7 +72,7 @@ def _operands(count: int, *, with_gradient: bool = False) -> list[torch.Tensor]:
 FUNCTIONS = {operator.target: operator for operator in declared()}
 
 
-def test_there_are_hundreds() -> None:
+def test_table_has_more_than_140_element_wise_functions() -> None:
     assert len(FUNCTIONS) > 140
     assert {"aten.relu6.default", "aten.log1p.default", "aten.where.self"} <= FUNCTIONS.keys()
 
@@ -94,7 +94,7 @@ def test_a_block_of_the_result_is_that_of_blocks(name: str) -> None:
 
 
 def _slopes(result: torch.Tensor, operands: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Gradients of the sum; none where torch has no derivative."""
+    """Gradients of the sum. Empty if torch has no derivative."""
     try:
         return list(torch.autograd.grad(result.sum(), operands, materialize_grads=True))
     except RuntimeError:
@@ -102,14 +102,14 @@ def _slopes(result: torch.Tensor, operands: list[torch.Tensor]) -> list[torch.Te
 
 
 @pytest.mark.parametrize("arity", [1, 2, 3])
-def test_rules_about_all_of_them_cover_it(arity: int) -> None:
+def test_stand_in_covers_functions_of_each_arity(arity: int) -> None:
     operator = next(o for o in FUNCTIONS.values() if o.arity == arity)
     covering = stand_in(operator)
     assert covering is not None
     assert covering.arity == arity
 
 
-def test_text_declares_it_and_any_shape_will_do() -> None:
+def test_text_declares_element_wise_functions_of_any_shape() -> None:
     operator = elementwise("aten.hardtanh.default(x0, 0.0, 6.0)", ["float32"], "float32")
     for shape in ((8,), (8, 3)):
         x = apply(partition(dim=0, degree=2), leaf("input", "x", shape))

@@ -1,4 +1,4 @@
-"""Graphs: structure decides equality and hash, rewriting shares what it can, depth is no limit."""
+"""Graphs: structure decides equality and hash, rewriting shares nodes, and depth is no limit."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_commutative_operators_have_one_digest(operator):
     assert apply(relu(), apply(operator(), X, Y)) == apply(relu(), apply(operator(), Y, X))
 
 
-def test_what_makes_a_difference():
+def test_digests_of_different_graphs_differ():
     values = [
         apply(concat(axis=0), X, Y),
         apply(concat(axis=0), Y, X),
@@ -84,7 +84,7 @@ def test_what_makes_a_difference():
 
 
 def test_digests_are_the_same_in_every_process():
-    # A plan file holds them: a change makes old plans unreadable.
+    # Plan files hold these digests: a change makes old plans unreadable.
     graph = Graph((apply(matmul(), X, leaf("weight", "w", (6, 3))),))
     assert graph.digest == "bc7960d8b1f5b9352122e8c9"
 

@@ -27,12 +27,12 @@ WHOLE = {
     "aten.im2col.default(x0, [2, 2], [1, 1], [0, 0], [2, 2])",
     "aten.conv1d.default(x0, x1)",
 }
-"""Calls in which, for some operands, nothing is cut."""
+"""Calls in which nothing is cut for some operands."""
 LEFT_OUT = {
     *("rot90", "linalg_cross", "linalg_solve_triangular", "linalg_solve", "conv1d"),
     *("cdist", "_cdist_forward"),
 }
-"""Functions of which the table does not say all axes."""
+"""Functions with more axes than the table states."""
 
 
 def axes_of(case: TorchCase) -> tuple[SharedIndex, ...]:

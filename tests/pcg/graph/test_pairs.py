@@ -1,4 +1,4 @@
-"""Pairs of graphs: both sides as one graph, and graphs made anew node by node."""
+"""Pairs of graphs: both sides as one graph, and graphs rebuilt node by node."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ RIGHT = parse_values("scale(y, factor=c)", RANKS)
 PAIR = (LEFT, RIGHT)
 
 
-def test_both_sides_come_apart_again():
+def test_joined_sides_of_a_pair_are_split_again():
     assert halves(both(PAIR).outputs) == PAIR
 
 
-def test_a_graph_made_anew_as_it_was_is_the_same():
+def test_graph_rebuilt_without_a_change_is_equal():
     graph = both(PAIR)
     assert halves(remade(graph, lambda node, inputs: Node(node.call, inputs))) == PAIR
 

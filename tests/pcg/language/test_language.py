@@ -1,4 +1,4 @@
-"""Equations: what they mean, and a message that names the culprit for each that means nothing."""
+"""Equations: their values, and a message that names the fault of each equation without meaning."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def test_matmul_is_read_as_written():
          {"at": 0}, [4, 6]),
     ],
 )  # fmt: skip
-def test_meaning(equation: str, inputs: list[Any], attributes: dict[str, Any], expected: Any):
+def test_evaluation_gives_the_expected_values(
+    equation: str, inputs: list[Any], attributes: dict[str, Any], expected: Any
+):
     assert evaluate(equation, *inputs, **attributes) == expected
 
 

@@ -54,7 +54,7 @@ def normal(body: Expr) -> NormalForm:
 
 
 def expression(form: NormalForm) -> Expr:
-    """The normal form written out again."""
+    """The normal form as an expression."""
     return Add((Const(Fraction(0)), *(_term(term) for term in form)))
 
 
@@ -93,7 +93,7 @@ def _argument(argument: Argument) -> Expr:
 
 
 def binders(form: NormalForm) -> list[str]:
-    """The summed indices that are in scope together: none may hide another."""
+    """The summed indices that are in scope together. Checks that none hides another."""
     for term in form:
         names = [var for var, _ in term.binders]
         for factor in term.factors:
@@ -106,7 +106,9 @@ def binders(form: NormalForm) -> list[str]:
 @each("operator", COMPUTE, ids=[operator.name for operator in COMPUTE])
 @settings(max_examples=5)
 @given(data=st.data(), seed=seeds)
-def test_operators_keep_their_value(operator: Operator, data: st.DataObject, seed: int):
+def test_normal_form_of_operators_keeps_their_value(
+    operator: Operator, data: st.DataObject, seed: int
+):
     case = data.draw(applied((operator,), cut=False))
     ring = PrimeField()
     parts = parts_of_leaves(case.graph, seed, ring)
@@ -142,7 +144,7 @@ EQUATIONS = [
 @pytest.mark.parametrize("text", EQUATIONS)
 @given(seed=seeds)
 @settings(max_examples=3)
-def test_other_equations_keep_their_value(text: str, seed: int):
+def test_normal_form_of_further_equations_keeps_their_value(text: str, seed: int):
     operator = Operator("other", text)
     ring = PrimeField()
     inputs = [np.random.default_rng([seed, i]).integers(0, ring.prime, 3) for i in range(2)]

@@ -1,4 +1,4 @@
-"""Polynomials: the laws of a ring, seen through evaluation."""
+"""Polynomials: the laws of a ring, checked by evaluation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_substitution_is_simultaneous(a: Poly, b: Poly, c: Poly, at: dict[str, i
 
 
 @given(polys)
-def test_parts(a: Poly):
+def test_symbols_coefficients_and_constant_of_a_polynomial(a: Poly):
     assert a.symbols == {symbol for monomial, _ in a.terms for symbol in monomial}
     if a.degree_in("i") <= 1:
         rest = Poly.collect((m, n) for m, n in a.terms if "i" not in m)
@@ -68,7 +68,9 @@ def test_parts(a: Poly):
         (Poly.of("j") * 2 - Poly.of("i") + 1, None, None, "-i + 2*j + 1"),
     ],
 )
-def test_form(poly: Poly, constant: int | None, symbol: str | None, text: str):
+def test_constant_symbol_and_text_of_a_polynomial(
+    poly: Poly, constant: int | None, symbol: str | None, text: str
+):
     assert poly.constant == constant
     assert poly.symbol == symbol
     assert str(poly) == text

@@ -1,4 +1,4 @@
-"""Blocks of public models without their loops are what they are with them."""
+"""Blocks of public models without their loops compute the same as with them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_names_say_which_parameters_lie_side_by_side():
     records = {w.record.names[0]: w.record for w in captured.weights}
     together = records["block.experts.*.w1.weight"]
     assert together.stacked == tuple(f"block.experts.{i}.w1.weight" for i in range(3))
-    # The graph multiplies by what lies there, without turning it in each step.
+    # The graph multiplies by the stored weight, without transposing it in each step.
     assert together.transposed
     assert {n.leaf.shape for n in captured.graph.leaves} == {
         (2, 3, 6),
@@ -94,7 +94,7 @@ def test_names_say_which_parameters_lie_side_by_side():
 
 
 class Wider(nn.Linear):
-    """As an adapter would be in the place of a layer."""
+    """A replacement of a layer, like an adapter."""
 
 
 def adapted(block: MixtralSparseMoeBlock) -> None:
@@ -138,7 +138,7 @@ CHANGES = (adapted, uneven, renamed, patched, more, hooked, another, swapped)
 
 
 @pytest.mark.parametrize("change", a_third(CHANGES))
-def test_what_is_not_known_is_left_alone_and_refused_by_its_line(change):
+def test_unknown_block_is_left_alone_and_refused_by_its_line(change):
     block = MixtralSparseMoeBlock(6, 4, 4, 2)
     change(block)
     assert equal_form(block) is None
@@ -146,7 +146,7 @@ def test_what_is_not_known_is_left_alone_and_refused_by_its_line(change):
         capture(WithLoss(block), (torch.randn(2, 3, 6),))
 
 
-def test_a_block_that_lacks_what_its_kind_has_is_not_known():
+def test_block_without_an_attribute_of_its_kind_is_unknown():
     block = MixtralSparseMoeBlock(6, 4, 4, 2)
     gone(block)
     assert equal_form(block) is None
@@ -154,8 +154,8 @@ def test_a_block_that_lacks_what_its_kind_has_is_not_known():
 
 @pytest.mark.parametrize("name", a_third(["qwen2", "mixtral", "deepseek-v3"]))
 def test_capacity_of_public_blocks(name: str):
-    """With places for all it is the loop; with fewer, rows of the batch do not see each other, and
-    the graph is what torch runs, under the same names."""
+    """With places for all tokens it equals the loop. With fewer places, rows of the batch do not
+    affect each other, and the graph is what torch runs, under the same names."""
     torch.manual_seed(1)
     block = BLOCKS[name](4, 2)
     module, x = WithLoss(block).double(), torch.randn(4, 3, 6, dtype=torch.float64)
@@ -202,7 +202,7 @@ def test_capacity_of_stacked_experts():
 
 
 @pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_capacity_that_is_none(factor: float):
+def test_capacity_that_is_not_positive_is_refused(factor: float):
     with pytest.raises(InputError, match="expected a number above 0"):
         limit_capacity(WithLoss(MixtralSparseMoeBlock(6, 4, 4, 2)), factor)
 

@@ -45,7 +45,7 @@ WHERE = {
     "Glm4vMoeTextMoE": ("glm4v_moe", "Glm4vMoeTextConfig"),
     "Dots1MoE": ("dots1", "Dots1Config"),
 }
-"""The model of each kind, and its configuration. (gpt-oss is tried as a model.)"""
+"""The model of each kind, and its configuration. (gpt-oss is tried as a whole model.)"""
 
 
 def gradients(function: Any, block: nn.Module, x: Tensor) -> list[Tensor]:
@@ -63,14 +63,14 @@ def test_all_known_blocks_are_tried():
 
 @pytest.mark.parametrize("kind", WHERE)
 @pytest.mark.parametrize("normalizes", [True, False])
-def test_the_block_itself(kind: str, normalizes: bool):
+def test_known_block_of_transformers_equals_its_loop(kind: str, normalizes: bool):
     model, named = WHERE[kind]
     folder = f"transformers.models.{model}"
     config = getattr(import_module(f"{folder}.configuration_{model}"), named)
     torch.manual_seed(0)
     made = config(**SIZES, norm_topk_prob=normalizes)
     models = import_module(f"{folder}.modeling_{model}")
-    # Version 5 spells some of them otherwise.
+    # Version 5 spells some names differently.
     (name,) = [name for name in dir(models) if name.lower() == kind.lower()]
     block: nn.Module = getattr(models, name)(made)
     for parameter in block.parameters():

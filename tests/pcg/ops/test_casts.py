@@ -19,14 +19,14 @@ FORMATS = {
 
 
 def edge_cases() -> torch.Tensor:
-    """Numbers of all magnitudes, halfway between two numbers of a format, and beyond them all."""
+    """Numbers of all magnitudes, halfway between two numbers of a format, and beyond its range."""
     generator = torch.Generator().manual_seed(0)
     size = 4000
     random = torch.randn(size, generator=generator, dtype=torch.float64)
     random *= 10.0 ** torch.randint(-45, 45, (size,), generator=generator)
     ties = [s * (1 + n * 2.0**-bits) for s in (1, -1) for bits in (8, 9, 11, 12, 24, 25)
             for n in range(8)]  # fmt: skip
-    ties += [1 + 2.0**-bits + 2.0**-40 for bits in (8, 11)]  # which float32 takes for ties
+    ties += [1 + 2.0**-bits + 2.0**-40 for bits in (8, 11)]  # float32 takes these for ties
     special = [0.0, -0.0, 65504.0, 65519.9, 65520.0, 3.3e38, 3.39e38, 3.5e38, 1e-8, 6e-8, 1e-45]
     special += [float("inf"), float("-inf"), float("nan")]
     return torch.cat((random, torch.tensor(ties + special, dtype=torch.float64)))
@@ -67,7 +67,7 @@ def test_gradients_pass_and_are_rounded(name: str):
         torch.testing.assert_close(gradient, rounded.double(), rtol=0, atol=0)
 
 
-def test_what_follows_a_cast_computes_in_its_format():
+def test_operators_after_a_cast_compute_in_its_format():
     (x,) = run_whole(OPERATORS["to_bfloat16"](), [torch.randn(4, 4)])
     (product,) = run_whole(OPERATORS["matmul"](), [x, x])
     assert product.dtype == torch.bfloat16

@@ -26,7 +26,7 @@ def gradients(value: Tensor, wanted: list[Tensor]) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("shape", [(4, 3), (2, 4, 3), (2, 1, 2, 3)])
 @pytest.mark.parametrize("trained", [(True, True), (False, True), (True, False)])
-def test_one_kernel_computes_and_differentiates_as_two_do(shape, trained):
+def test_fused_product_and_activation_equals_two_kernels(shape, trained):
     given = operands(shape)
     for operand, needs in zip(given, trained, strict=True):
         operand.requires_grad_(needs)
@@ -38,7 +38,7 @@ def test_one_kernel_computes_and_differentiates_as_two_do(shape, trained):
         torch.testing.assert_close(gradients(actual, wanted), slopes)
 
 
-def test_what_it_saves_for_the_backward_pass_is_operands_and_output():
+def test_fused_product_saves_its_operands_and_output():
     x, w = (operand.requires_grad_() for operand in operands((4, 3)))
     held: list[Tensor] = []
 

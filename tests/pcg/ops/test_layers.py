@@ -43,7 +43,7 @@ def test_batch_norm(shape: tuple[int, ...], dtype: torch.dtype):
 
 
 def test_a_batch_norm_by_one_number_has_its_gradient():
-    """Torch's own, on a CPU, misreads a weight that is repeated by its strides."""
+    """Torch's own kernel on a CPU misreads a weight that is repeated by its strides."""
     x, one = numbers(1, 6, 4).requires_grad_(), torch.ones((), dtype=torch.float64)
     given = [(one.expand(4), (one * 0).expand(4)), (torch.ones(4), torch.zeros(4))]
     own, plain = (
@@ -74,7 +74,7 @@ def test_attention(batch: tuple[int, ...], dtype: torch.dtype):
 
 
 def test_attention_heads_of_torch():
-    """The layer of torch.nn, from our operators: one mask for all heads, by ``expand``."""
+    """The layer of torch.nn by our operators: one mask for all heads, by ``expand``."""
     layer = torch.nn.MultiheadAttention(12, 3, bias=False, batch_first=True).double()
     x, mask = numbers(1, 2, 5, 12), numbers(2, 5, 5)
     q, k, v = (
@@ -112,7 +112,7 @@ def test_losses(dtype: torch.dtype):
 
 
 def in_blocks(logits: Tensor, target: Tensor, count: int) -> Tensor:
-    """The losses of rows, whose classes are in blocks that know nothing of each other."""
+    """The losses of rows. Their classes are in blocks that are computed separately."""
     blocks = logits.chunk(count, dim=1)
     whole = reductions.logsumexp(axis=1)
     totals = torch.stack([run_whole(whole, [block])[0] for block in blocks], dim=1)
@@ -127,7 +127,7 @@ def in_blocks(logits: Tensor, target: Tensor, count: int) -> Tensor:
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_a_loss_in_blocks_of_classes_is_stable(scale: float):
-    """In float32, nothing overflows at 1e4; the loss is as exact as logits of that size are."""
+    """In float32, nothing overflows at 1e4, and the loss is as exact as logits of that size are."""
     logits = (numbers(1, 6, 24) * scale).float().requires_grad_()
     target = ids(2, 24, 6)
     target[2] = -100  # is left out
@@ -194,7 +194,8 @@ def test_position_ids_are_running_sums_of_ones():
 
 
 def test_experts_receive_and_return_their_tokens():
-    """Each token has a place of its own; what is sent with a weight comes back with it."""
+    """Each token has a place of its own, and a token that was sent with a weight comes back with
+    it."""
     tokens, experts, capacity = numbers(1, 6, 4), 3, 2
     places = torch.randperm(6, generator=torch.Generator().manual_seed(2))
     mask = functional.one_hot(places, 6).double().unflatten(1, (experts, capacity))

@@ -1,4 +1,4 @@
-"""What lies beyond the ends of a slice, and permutations made of transposes."""
+"""Elements beyond the ends of a slice, and permutations made of transposes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def calls(value: Value) -> list:
 
 
 def cycles(order: tuple[int, ...]) -> int:
-    """A permutation of n elements with c cycles is n - c swaps, and never fewer."""
+    """The number of cycles of a permutation. One of n elements with c cycles is n - c swaps, and
+    never fewer."""
     left, count = set(range(len(order))), 0
     while left:
         at, count = left.pop(), count + 1

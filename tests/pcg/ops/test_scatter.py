@@ -26,7 +26,7 @@ NAMES = ("index_add", "scatter_add")
 
 @dataclass(frozen=True)
 class Sample:
-    """A call and whole operands: numbers of places, ids of theirs, and a source."""
+    """A call and whole operands: the number of places, ids of these, and a source."""
 
     call: Call
     like: Tensor
@@ -44,7 +44,8 @@ class Sample:
 
 @st.composite
 def samples(draw: st.DrawFn, least: int = 0) -> Sample:
-    """Of sizes from ``least`` on, but for the places, of which there is one or more."""
+    """Samples with sizes of at least ``least``, except the places, of which there is at least
+    one."""
     name = draw(st.sampled_from(NAMES))
     shape = tuple(draw(st.lists(st.integers(least, 4), min_size=1, max_size=3)))
     axis, places = draw(st.integers(0, len(shape) - 1)), draw(st.integers(1, 5))
@@ -60,8 +61,8 @@ def of_torch(sample: Sample, source: Tensor) -> Tensor:
 
 
 @given(samples())
-def test_the_kernel_is_torch(sample: Sample) -> None:
-    """Of no elements too, and backward."""
+def test_kernel_equals_torch(sample: Sample) -> None:
+    """Also for no elements, and backward."""
     theirs = with_gradients(lambda x: of_torch(sample, x), [sample.source], torch.float64)
     ours = with_gradients(
         lambda x: run_whole(sample.call, [sample.like, sample.ids, x])[0],
@@ -73,7 +74,7 @@ def test_the_kernel_is_torch(sample: Sample) -> None:
 
 
 @given(samples(least=1))
-def test_the_equation_is_torch(sample: Sample) -> None:
+def test_equation_equals_torch(sample: Sample) -> None:
     operands = (sample.ids, sample.source)
     assert_means(
         sample.call,
@@ -84,8 +85,8 @@ def test_the_equation_is_torch(sample: Sample) -> None:
 
 @given(samples(least=1), st.data())
 def test_blocks_are_parts_of_the_whole(sample: Sample, data: st.DataObject) -> None:
-    """Cut along any index in any places, whose blocks need not be alike: an index that is summed
-    leaves partial sums, another one parts side by side. So do gradients."""
+    """Cut along any index at any places, in blocks of any sizes. A summed index leaves partial
+    sums, another one gives parts side by side. The same holds for gradients."""
     axis = data.draw(st.sampled_from(sample.call.typing(sample.ranks).axes))
     sizes = index_sizes(
         sample.call, [ParallelTensor.whole(tuple(x.shape)) for x in sample.operands]
@@ -109,7 +110,7 @@ def test_blocks_are_parts_of_the_whole(sample: Sample, data: st.DataObject) -> N
 def block(
     sample: Sample, source: Tensor, axis: Axis, sizes: dict[str, int], span: tuple[int, int]
 ) -> Tensor:
-    """What the task of a part of an index computes."""
+    """The result of a task with a part of an index."""
     start, stop = span
     blocks: list[Tensor] = []
     starts: list[tuple[int, ...]] = []
@@ -123,7 +124,7 @@ def block(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
-def test_other_formats(name: str, dtype: torch.dtype) -> None:
+def test_sums_by_place_keep_other_formats(name: str, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     source = torch.randn(6, 4, 3, generator=generator, dtype=torch.float64)
     wanted = source.shape if name == "scatter_add" else (4,)
@@ -140,7 +141,7 @@ def test_other_formats(name: str, dtype: torch.dtype) -> None:
 def test_an_id_of_no_place_is_an_error(
     name: str, shape: tuple[int, ...], held: tuple[int, int], bad: int
 ) -> None:
-    """On any task, as it is in torch; one of another task's places is none."""
+    """On any task, as in torch. An id of another task's places is no error."""
     source = torch.ones(shape)
     ids = torch.full(shape if name == "scatter_add" else shape[:1], 3)
     call, (start, stop) = OPERATORS[name](axis=0), held

@@ -1,4 +1,4 @@
-"""The cuts of every operator, and the operands that may carry partials: exactly these."""
+"""The cuts of every operator, and the operands that may carry partials: these and no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AXES: dict[str, tuple[tuple[int, ...], tuple[int, ...], str, list[set[int]]]] = 
     # sets of operands that may carry partials together
     "matmul": ((2, 2), (), "0_>0 _1>1 10>+", [{0}, {1}]),
     "batch_matmul": ((3, 3), (), "00>0 1_>1 _2>2 21>+", [{0}, {1}]),
-    # The sum is inside of what is not linear.
+    # The sum is inside a function that is not linear.
     "matmul_relu": ((2, 2), (), "0_>0 _1>1", []),
     "add": (BINARY[0], (), BINARY[1], [{0, 1}]),
     "subtract": (BINARY[0], (), BINARY[1], [{0, 1}]),
@@ -89,7 +89,8 @@ AXES: dict[str, tuple[tuple[int, ...], tuple[int, ...], str, list[set[int]]]] = 
 }
 
 AT_LEAST: dict[str, str] = {"ghost_batch_norm": "100>1"}
-"""Operators of which more cuts would be right: the groups of a ghost batch norm are independent."""
+"""Operators for which more cuts would be correct: the groups of a ghost batch norm are
+independent."""
 
 
 def cuts(name: str, ranks: tuple[int, ...], positions: tuple[int, ...]) -> set[str]:

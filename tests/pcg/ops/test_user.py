@@ -114,7 +114,7 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_known_name_is_not_given_to_another_operator() -> None:
-    """And then none of the others is added either."""
+    """None of the file's other operators is added either."""
     new, other = Operator("new_one", "out[i...] = x[i...]"), Operator("relu", "out[i...] = x[i...]")
     with pytest.raises(InputError, match="operator relu: the name is taken"):
         OPERATORS.add([new, other])

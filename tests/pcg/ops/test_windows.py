@@ -1,4 +1,4 @@
-"""Convolutions and pools as torch has them, for every way to pad; and identities among them."""
+"""Convolutions and pools as in torch, for every way to pad, and identities among them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def numbers(seed: int, *shape: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Case:
-    """Sizes of an image and a kernel, rows first, and how the kernel moves."""
+    """Sizes of an image and a kernel, rows first, and the strides and dilations of the kernel."""
 
     image: tuple[int, int]
     kernel: tuple[int, int]
@@ -87,8 +87,8 @@ def test_convolutions(name: str, padding: str, seed: int):
     else:
         placed = case.along(padded, before=torchs, after=torchs)
     call = OPERATORS[name](**case.convolution(*placed))
-    # oneDNN's convolution in bfloat16, with groups and dilation, reads what nobody wrote on some
-    # processors (torch 2.13: the same call gives other numbers, inf among them).
+    # oneDNN's convolution in bfloat16, with groups and dilation, reads uninitialized memory on some
+    # processors (torch 2.13: the same call gives different numbers, inf among them).
     with torch.backends.mkldnn.flags(enabled=False):
         assert_means(
             call,
@@ -150,7 +150,7 @@ def test_pools_with_same_padding(stride: int):
 
 
 def test_a_pool_of_nothing():
-    """Windows wholly outside: a maximum over none is minus infinity, a mean over none no number."""
+    """Windows wholly outside: the maximum over no element is minus infinity, the mean is NaN."""
     x = numbers(0, 1, 1, 2, 2)
     far = {"height": 1, "width": 1, "kernel_h": 2, "kernel_w": 2, "stride_h": 1, "stride_w": 1}
     task, start = whole_task(windows.max_pool2d(**far, top=5, left=0), [(1, 1, 2, 2)]), [(0,) * 4]
@@ -216,7 +216,7 @@ def test_a_kernel_that_has_no_middle():
 
 @pytest.mark.parametrize("top", [0, 1, 4])
 def test_enlarge_may_cut_off(top: int):
-    """A kernel that begins too late loses its end; nothing else is read there."""
+    """A kernel that begins too late loses its end. Nothing else is read there."""
     k = numbers(3, 2, 2, 3, 3)
     call = windows.enlarge(kernel_h=4, kernel_w=3, top=top, left=0)
     assert_means(call, (k,), lambda k: functional.pad(k, (0, 0, top, 1))[:, :, :4])

@@ -1,4 +1,5 @@
-"""What goes to other devices in parts: the schedule, and what each device then holds."""
+"""Tensors that cross to other devices in parts: the schedule, and the parts that each device
+holds."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ ROUND = "combine(partition(h, dim={dim}, degree={parts}), dim={dim}, degree={par
 def crossing(
     shape: tuple[int, int], data: int, copies: int, way: str, first: int
 ) -> tuple[Graph, Schedule]:
-    """A tensor made on some devices, and read on devices from ``first`` on by as many copies; both
+    """A tensor made on some devices, and read on devices from ``first`` on by as many copies. Both
     have samples along dimension 0 on ``data`` devices."""
     text = f"""
     x = input[{shape[0]}, {shape[1]}]
@@ -41,7 +42,7 @@ def crossing(
 
 
 def _copied(node: Node, copies: int, first: int) -> MachineView:
-    """Copies next to each other."""
+    """Copies on consecutive devices."""
     shape = grid(node)
     return MachineView.packed(first, (*shape[:-1], copies * shape[-1]))
 
@@ -69,7 +70,7 @@ def test_every_device_gets_one_part_and_gathers_the_others(
     first, second = moves(made)[:2]
     assert second.transfer.kind == "all_gather"
     assert {len(group) for group in second.transfer.groups or ()} == {parts}
-    # Each device receives a part from one, and sends one.
+    # Each device receives a part from one device, and sends a part to one.
     ends = [(m.source, m.target) for m in first.transfer.messages]
     assert len(ends) == len({b for _, b in ends}) == data * copies
     assert {m.elements * parts * data for m in first.transfer.messages} == {sizes[0] * sizes[1]}
@@ -95,15 +96,15 @@ def test_messages_spread_over_all_that_have_a_copy():
         (8, 4),  # more parts than copies
     ],
 )
-def test_what_cannot_come_in_parts_comes_whole(parts, first):
+def test_tensor_that_cannot_be_sent_in_parts_is_sent_whole(parts, first):
     _, made = crossing((2, 8), 1, 4, ROUND.format(dim=1, parts=parts), first)
     (step,) = (step for step in moves(made) if step.source.value.node.name == "relu")
     assert step.target.layout.type.degrees.dims == (1, 1)
 
 
 def summing(sizes: tuple[int, int, int], terms: int, copies: int) -> tuple[Graph, Schedule]:
-    """Partial sums [rows, columns] on ``terms`` devices, of which each of as many others as
-    ``copies`` reads the total."""
+    """Partial sums [rows, columns] on ``terms`` devices, whose total ``copies`` other devices
+    read."""
     rows, inner, columns = sizes
     text = f"""
     x = input[{rows}, {inner}]

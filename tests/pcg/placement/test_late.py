@@ -1,4 +1,4 @@
-"""Which products leave the gradient of their weight for later, as search and runtime find it."""
+"""The products whose weight has a late gradient, found alike by search and runtime."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ return reduce(mean_loss(y), degree=2)
 """
 
 
-def test_the_gradient_of_what_was_gathered_is_sent_first():
+def test_gradient_of_the_gathered_operand_is_sent_first():
     steps = made(SEQUENCE)
     late = late_gradients(steps)
     ((number, own),) = late.items()
@@ -60,12 +60,12 @@ def test_the_gradient_of_what_was_gathered_is_sent_first():
         ("add(matmul(x, w), v)", "a sum has one gradient"),
     ],
 )
-def test_other_operators_go_back_at_once(text, why):
+def test_other_operators_have_no_late_gradients(text, why):
     steps = made(f"x = input[6, 6]\nw = weight[6, 6]\nv = weight[6, 6]\nreturn mean_loss({text})")
     assert not late_steps(steps), why
 
 
-def test_what_is_recomputed_goes_back_at_once():
+def test_recomputed_products_have_no_late_gradients():
     steps = made(SEQUENCE)
     assert late_steps(steps)
     assert not late_steps(steps, late_steps(steps).keys())
@@ -73,7 +73,7 @@ def test_what_is_recomputed_goes_back_at_once():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_price_and_the_programs_part_the_same_products(name):
-    """In the schedule that is priced and in the one that is lowered."""
+    """In the schedule that is priced, and in the one that is lowered."""
     plan = small_plan(name)
     steps, lowering = schedule(plan.graph, plan.views), Lowering(replace(plan, recompute=NONE))
     cost = CostModel(load_machine("dgx-a100").with_devices(plan.machine.devices))
@@ -89,7 +89,7 @@ def nodes_of(step: Step) -> Node:
     return step.node
 
 
-def test_what_is_sent_is_priced_beside_the_second_product():
+def test_sending_overlaps_the_late_product_in_the_price():
     steps = made(SEQUENCE)
     done = run(tasks(program(steps, CostModel(load_machine("dgx-a100").with_devices(2)))), 2)
     timed = list(zip(done.tasks, done.starts, strict=True))

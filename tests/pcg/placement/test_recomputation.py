@@ -1,4 +1,4 @@
-"""What is done again in the backward pass, and before that of which step."""
+"""The recomputed steps, and the steps whose backward pass they precede."""
 
 from __future__ import annotations
 
@@ -60,23 +60,23 @@ return mean_loss(matmul(h, v))
 """
 
 
-def test_a_chain_is_done_again_before_the_first_that_reads_it():
+def test_chain_is_recomputed_before_its_first_reader():
     steps = steps_of(parse_graph(CHAIN))
     remade = done(steps, {"gelu", "sigmoid"})
-    # The second product reads what gelu makes of what sigmoid makes of what is kept.
+    # The second product reads gelu of sigmoid of a saved tensor.
     ((reader, made),) = remade.before.items()
     assert names(steps, [reader]) == ["matmul"]
     assert names(steps, made) == ["sigmoid", "gelu"]
     assert reader > max(made)
 
 
-def test_what_nobody_reads_is_done_again_before_its_own_backward_pass():
+def test_unread_operator_is_recomputed_before_its_own_backward_pass():
     text = "x = input[8, 4]\nw = weight[4, 4]\nreturn mean_loss(scale(matmul(x, w), factor=2.0))"
     steps = steps_of(parse_graph(text))
     assert shown(steps, done(steps, {"scale"})) == {"scale": ["scale"]}
 
 
-def test_views_are_not_done_again():
+def test_views_are_not_recomputed():
     text = "x = input[8, 4]\nw = weight[4, 4]\nt = transpose(matmul(x, w), dim0=0, dim1=1)\n"
     steps = steps_of(parse_graph(f"{text}return mean_loss(gelu(t))"))
     assert not done(steps, {"transpose"}).steps
@@ -98,11 +98,11 @@ return reduce(mean_loss(matmul(gelu(h), c)), degree=4)
 def test_a_weight_is_gathered_ahead():
     steps = steps_of(parse_graph(GATHERED))
     remade = done(steps, {"combine"})
-    # That of the first product is of data, so nothing reads the first weight; the last two are
-    # gathered at once, for the second is wanted next.
+    # The gradient of the first product is of data, so nothing reads the first weight. The last two
+    # weights are gathered at once, because the second one is needed next.
     ((reader, made),) = remade.before.items()
     assert names(steps, made) == ["move w2", "move w3"]
-    # Nothing else is communicated between the last product and the loss.
+    # No other communication takes place between the last product and the loss.
     assert names(steps, [reader]) == ["mean_loss"]
 
 
@@ -125,20 +125,20 @@ return sum_loss(combine(batch(y, dim=0, degree=2), dim=0, degree=2))
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_in_micro_batches_weights_are_gathered_for_each(apart: bool):
+def test_weights_are_gathered_again_for_each_micro_batch(apart: bool):
     steps = steps_of(parse_graph(SLICED), {"relu": 2} if apart else None)
     remade = done(steps, {"combine", "gelu"}, 4 if not apart else 2)
     gathers = {i for i in remade.steps if not isinstance(steps.steps[i], Compute)}
     assert remade.moved == gathers
     assert len(remade.moved) == 2
-    # What is sent from stage to stage is kept.
+    # Tensors that are sent from stage to stage are kept.
     for number in remade.steps:
         step = steps.steps[number]
         devices = {d for s in (*step.operands, *step.results) for d in s.layout.devices}
         assert len({device // (2 if apart else 4) for device in devices}) == 1
 
 
-def test_nothing_is_done_again_for_nothing():
+def test_no_choice_means_no_recomputation():
     steps = steps_of(parse_graph(CHAIN))
     assert not recomputed_steps(saved_tensors(steps), ()).before
 
@@ -153,7 +153,7 @@ def test_chains_may_be_as_long_as_graphs():
     assert not others
 
 
-def test_nothing_is_done_again_across_the_chunks_of_a_stage():
+def test_recomputation_stays_within_a_chunk():
     plan = small_plan("interleaved gathered")
     steps = schedule(plan.graph, plan.views)
     chunks = chunks_of(steps, 2, 2, 2)
@@ -163,12 +163,12 @@ def test_nothing_is_done_again_across_the_chunks_of_a_stage():
     number = {at: ends.source for at, ends in every.steps.items()}
     for reader, own in remade.before.items():
         assert {number.get(made) for made in own} == {number.get(reader)}
-    # What the next chunk reads is kept: here h, which two later ones read.
+    # Tensors that the next chunk reads are kept: here h, which two later chunks read.
     for at in remade.steps:
         made = set(steps.steps[at].results)
         readers = [n for n, step in enumerate(steps.steps) if not made.isdisjoint(step.operands)]
         assert {number.get(n) for n in readers} <= {number.get(at)}
-    # Each weight is gathered by the chunk that reads it, and all of them are needed again.
+    # Each weight is gathered by the chunk that reads it, and all weights are needed again.
     gathers = {at for at in remade.moved if isinstance(steps.steps[at], Reshard)}
     assert len({number[at] for at in gathers}) == 3
     assert gathers <= remade.held_from().keys()

@@ -31,7 +31,7 @@ def regions(draw: st.DrawFn) -> Region:
 
 
 @given(regions(), regions())
-def test_regions_are_what_arrays_are_cut_by(a, b):
+def test_regions_agree_with_slices_of_arrays(a, b):
     array = np.arange(np.prod(SHAPE)).reshape(SHAPE)
     cut = array[as_slices(a)]
     assert (cut.shape, cut.size) == (extent(a), elements(a))

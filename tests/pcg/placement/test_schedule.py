@@ -1,4 +1,4 @@
-"""Schedules, run here device by device: loads, moves and tasks give what the whole graph means."""
+"""Schedules, run device by device: loads, moves and tasks give the values of the whole graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Placed = tuple[Graph, dict[Node, MachineView], int]
 
 
 def assemble(slot: Slot, held: dict[int, Array]) -> Array:
-    """V of a tensor from what devices hold; copies have to agree."""
+    """The value V of a tensor from the pieces on devices. Copies have to agree."""
     tensor = slot.layout.type
     v = np.full((tensor.degrees.partials, *tensor.shape), np.nan)
     for piece, devices in slot.layout.holders.items():
@@ -46,7 +46,7 @@ def check(case: Placed, seed: int, *, kernels: bool) -> None:
 
 @settings(max_examples=50)
 @given(case=placed(graphs()), seed=seeds)
-def test_schedules_mean_what_the_graph_means(case: Placed, seed: int):
+def test_schedules_compute_the_values_of_the_graph(case: Placed, seed: int):
     check(case, seed, kernels=False)
 
 
@@ -68,7 +68,7 @@ def made_of(text: str, order: dict[str, tuple[int, ...]] | None = None) -> Sched
 
 
 def kinds(made: Schedule) -> list[str]:
-    """The steps in words: loads and moves with the leaf or operator, moves with their kind."""
+    """The steps in words: loads and moves with the leaf or operator, and moves with their kind."""
     words: list[str] = []
     for step in made.steps:
         match step:
@@ -81,7 +81,7 @@ def kinds(made: Schedule) -> list[str]:
     return words
 
 
-def test_a_weight_is_at_home_where_its_first_user_wants_it():
+def test_weight_is_stored_in_the_layout_of_its_first_user():
     made = made_of("""
         x = input[4, 6]
         w = weight[6, 8]
@@ -108,7 +108,8 @@ def test_a_weight_is_moved_to_its_second_user():
 
 
 def test_a_weight_stored_in_parts_is_gathered_in_every_step():
-    """ZeRO: partition says where the weight lives, combine and replicate move it each step."""
+    """ZeRO: partition states where the weight is stored, and combine and replicate move it in each
+    step."""
     made = made_of("""
         x = input[4, 6]
         w = weight[6, 8]
@@ -175,7 +176,7 @@ def test_an_operator_without_a_view():
 
 
 def test_a_weight_in_fewer_parts_than_devices_is_kept_several_times():
-    """Devices next to each other hold different parts, so that they gather among neighbours."""
+    """Consecutive devices hold different parts, so they gather among neighbours."""
     graph = parse_graph("""
     x = input[8, 4]
     w = weight[4, 4]

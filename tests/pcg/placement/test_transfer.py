@@ -1,4 +1,4 @@
-"""Transfers: messages keep the meaning of a tensor, and read backwards they carry gradients."""
+"""Transfers: messages keep the meaning of a tensor, and in reverse they carry gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pcg.types.tensor import Degrees, ParallelTensor
 
 Array = np.ndarray[Any, Any]
 Held = dict[int, Array]
-"""What each device holds."""
+"""The pieces that each device holds."""
 
 
 @st.composite
@@ -45,12 +45,12 @@ def transfers(draw: DrawFn) -> Transfer:
 
 
 def hold(layout: Layout, values: Array) -> Held:
-    """The pieces of V (shape: partials, *shape)."""
+    """The pieces of V, of shape (partials, *shape)."""
     return {d: values[(p.partial, *place(layout, d))].copy() for d, p in layout.pieces}
 
 
 def move(plan: Transfer, held: Held) -> Held:
-    """What the devices of the target hold after all messages."""
+    """The pieces of the target's devices after all messages."""
     result = {d: np.zeros(extent(plan.target, d)) for d in plan.target.devices}
     for message in plan.messages:
         part = held[message.source][within(message, plan.source, message.source)]
@@ -59,7 +59,7 @@ def move(plan: Transfer, held: Held) -> Held:
 
 
 def move_back(plan: Transfer, held: Held) -> Held:
-    """The adjoint: every message the other way round."""
+    """The adjoint: every message in the other direction."""
     result = {d: np.zeros(extent(plan.source, d)) for d in plan.source.devices}
     for message in plan.messages:
         part = held[message.target][within(message, plan.target, message.target)]
@@ -68,12 +68,12 @@ def move_back(plan: Transfer, held: Held) -> Held:
 
 
 def at_random(layout: Layout, rng: np.random.Generator) -> Held:
-    """Different values on every device, copies too."""
+    """Different values on every device, also of copies."""
     return {d: rng.integers(-9, 9, extent(layout, d)).astype(float) for d in layout.devices}
 
 
 @given(transfers(), seeds)
-def test_meaning_is_kept(plan: Transfer, seed: int):
+def test_transfers_keep_the_meaning_of_a_tensor(plan: Transfer, seed: int):
     d = plan.source.type.degrees
     values = np.random.default_rng(seed).integers(-9, 9, (d.partials, *plan.source.type.shape))
     moved = move(plan, hold(plan.source, values.astype(float)))
@@ -86,7 +86,7 @@ def test_meaning_is_kept(plan: Transfer, seed: int):
 
 
 @given(transfers(), seeds)
-def test_backwards_is_the_adjoint(plan: Transfer, seed: int):
+def test_backward_transfer_is_the_adjoint(plan: Transfer, seed: int):
     rng = np.random.default_rng(seed)
     x, y = at_random(plan.source, rng), at_random(plan.target, rng)
     there = move(plan, x)
@@ -95,16 +95,16 @@ def test_backwards_is_the_adjoint(plan: Transfer, seed: int):
 
 
 @given(transfers(), seeds)
-def test_backwards_moves_gradients(plan: Transfer, seed: int):
-    """The gradient of a tensor with c copies has c partials: what the copies of a piece get adds
-    up to what the copies of its sum are given."""
+def test_backward_transfer_moves_gradients(plan: Transfer, seed: int):
+    """The gradient of a tensor with c copies has c partials: the gradients of the copies of a piece
+    add up to those of the copies of its sum."""
     y = at_random(plan.target, np.random.default_rng(seed))
     back = move_back(plan, y)
     given = np.zeros((plan.target.type.degrees.partials, *plan.target.type.shape))
     for device, piece in plan.target.pieces:
         given[(piece.partial, *place(plan.target, device))] += y[device]
     for piece, devices in plan.source.holders.items():
-        # Nothing is read of a halo: whoever wants its elements is sent those of the block.
+        # Halos are not read: a device that needs their elements receives those of the block.
         whole = np.zeros_like(back[devices[0]])
         block = place(plan.source.without_halos, devices[0])
         inside = within(_all_of(block), plan.source, devices[0])
@@ -117,7 +117,7 @@ def _all_of(block: tuple[slice, ...]) -> Message:
 
 
 @given(transfers(), seeds)
-def test_kinds(plan: Transfer, seed: int):
+def test_kind_of_a_transfer_matches_its_messages(plan: Transfer, seed: int):
     d = plan.source.type.degrees
     values = np.random.default_rng(seed).integers(-9, 9, (d.partials, *plan.source.type.shape))
     held = hold(plan.source, values.astype(float))
@@ -205,7 +205,7 @@ def pieces_on(devices: tuple[int, ...], of: ParallelTensor) -> tuple[tuple[int, 
 @pytest.mark.parametrize(
     ("source", "target", "kind", "elements"),
     [
-        # The same pieces; a cut of what each device has; a gather; a reduce-scatter of two.
+        # The same pieces; a cut of each device's own piece; a gather; a reduce-scatter of two.
         (tensor((2,), (4,), 1, 1), tensor((2,), (4,), 1, 1), "none", 0),
         (tensor((1,), (4,), 2, 1), tensor((2,), (4,), 1, 1), "local", 0),
         (tensor((2,), (4,), 1, 1), tensor((1,), (4,), 2, 1), "all_gather", 4),
@@ -221,7 +221,7 @@ def test_known_transfers(source: ParallelTensor, target: ParallelTensor, kind: s
     assert (plan.kind, plan.elements) == (kind, elements)
 
 
-def test_a_device_keeps_what_it_has():
+def test_device_keeps_the_elements_that_it_has():
     plan = transfer(
         default_layout(tensor((2,), (4,), 2, 1)), default_layout(tensor((1,), (4,), 4, 1))
     )
@@ -230,8 +230,8 @@ def test_a_device_keeps_what_it_has():
 
 
 @given(transfers())
-def test_flows_are_what_each_pair_of_pieces_shares(plan: Transfer):
-    """Against all pairs; and a transfer is local where no flow leaves its device."""
+def test_flows_equal_the_shared_elements_of_each_pair_of_pieces(plan: Transfer):
+    """Checked against all pairs. A transfer is local if no flow leaves its device."""
     expected: list[tuple[int, int, int]] = []
     source = plan.source.without_halos
     for at, (device, wanted) in enumerate(plan.target.pieces):

@@ -1,4 +1,4 @@
-"""Machine views: which device runs which task."""
+"""Machine views: the device of each task."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def test_default_order_is_last_axis_fastest():
     ("view", "text"),
     [(MachineView(1, (2, 3), (3, 1)), "1 + [2:3, 3:1]"), (MachineView(0, (), ()), "0 + []")],
 )
-def test_text(view: MachineView, text: str):
+def test_view_prints_as_its_text(view: MachineView, text: str):
     assert str(view) == text

@@ -1,4 +1,4 @@
-"""Well-formedness: each check finds what it names, and well-formed graphs pass them all."""
+"""Well-formedness: each check finds its fault, and well-formed graphs pass all checks."""
 
 from __future__ import annotations
 

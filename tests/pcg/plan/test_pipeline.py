@@ -1,4 +1,5 @@
-"""Orders of pipelines: every stage does all once, none waits for ever, and memory is bounded."""
+"""Orders of pipelines: every stage runs each pass once, none waits for ever, and memory is
+bounded."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ def orders(
 
 
 def ends(every: Sequence[Sequence[Turn]]) -> Mapping[tuple[str, int, int], int]:
-    """When each pass is done, where each takes 1: by kind, number of the chunk, micro-batch. What
-    waits for ever is not there."""
+    """The end of each pass, if each takes 1: by kind, number of the chunk, and micro-batch. Passes
+    that wait for ever are left out."""
     stages, chunks = len(every), len(every) * (1 + max(t.chunk for own in every for t in own))
     done: dict[tuple[str, int, int], int] = {}
     before = {"forward": -1, "backward": 1, "weights": chunks}
@@ -46,7 +47,7 @@ def ends(every: Sequence[Sequence[Turn]]) -> Mapping[tuple[str, int, int], int]:
 
 
 def test_no_stage_waits_for_ever():
-    """For all small pipelines, also where stages do not divide the micro-batches."""
+    """All small pipelines, also if stages do not divide the micro-batches."""
     for stages, micro_batches, interleave in SMALL:
         every = orders(stages, micro_batches, interleave)
         assert len(ends(every)) == 2 * stages * interleave * micro_batches
@@ -79,10 +80,10 @@ def test_each_stage_takes_every_micro_batch_forward_and_back_through_each_chunk_
 
 
 def test_micro_batches_are_back_everywhere_before_a_later_one_begins():
-    """So that messages of slices so long ago have been received."""
+    """So messages of slices that long ago have been received."""
     for stages, micro_batches, interleave in SMALL:
         back, lagging = set[int](), lag(stages, interleave)
-        # Who is back at the first chunk of the first stage is back everywhere.
+        # A micro-batch that is back at the first chunk of the first stage is back everywhere.
         for kind, batch, chunk in orders(stages, micro_batches, interleave)[0]:
             if kind == "backward" and not chunk:
                 back.add(batch)
@@ -93,9 +94,9 @@ def test_micro_batches_are_back_everywhere_before_a_later_one_begins():
 @pytest.mark.parametrize("stages", [2, 3, 4, 8])
 @pytest.mark.parametrize("interleave", [1, 2, 3, 4])
 @pytest.mark.parametrize("rounds", [1, 2, 5])
-def test_devices_wait_for_less_the_more_chunks_there_are(stages, interleave, rounds):
-    """(stages - 1) / (interleave * micro_batches) of the time that they work (Narayanan et al.,
-    section 2.2), in passes that take as long either way."""
+def test_devices_wait_less_with_more_chunks(stages, interleave, rounds):
+    """The wait is (stages - 1) / (interleave * micro_batches) of the working time (Narayanan et
+    al., section 2.2), for forward and backward passes of equal length."""
     micro_batches = rounds * stages
     last = max(ends(orders(stages, micro_batches, interleave)).values())
     working = 2 * interleave * micro_batches
@@ -115,7 +116,8 @@ def test_forward_and_backward_zb_h1_is_1f1b_and_no_stage_waits_for_ever():
 
 
 def test_weights_of_zb_h1_come_in_order_after_the_backward_pass_and_as_late_as_memory_allows():
-    """No stage holds more micro-batches than the first one does by 1F1B: each as many."""
+    """No stage holds more micro-batches than the first one by 1F1B. All stages hold equally
+    many."""
     for stages, micro_batches in ZERO_BUBBLE:
         first = under_way(0, stages, micro_batches)
         for own in orders(stages, micro_batches, 1, "zb-h1"):
@@ -131,14 +133,15 @@ def test_weights_of_zb_h1_come_in_order_after_the_backward_pass_and_as_late_as_m
 
 
 def test_devices_wait_by_zb_h1_for_a_third_as_long_as_by_1f1b():
-    """Qi et al., table 2, where all passes take 1: (p - 1) (F + B - W), and not (F + B + W)."""
+    """Qi et al., table 2, if all passes take 1: (p - 1) (F + B - W) instead of (p - 1) (F + B +
+    W)."""
     for stages, micro_batches in ZERO_BUBBLE:
         if micro_batches >= stages:
             last = max(ends(orders(stages, micro_batches, 1, "zb-h1")).values())
             assert last == 3 * micro_batches + (stages - 1)
 
 
-def test_one_chunk_is_not_written():
+def test_interleave_of_one_chunk_is_not_written():
     fields = {"stages": 2, "micro_batches": 4, "schedule": "1f1b"}
     assert PipelineFile.model_validate(fields).model_dump() == fields
     interleaved = PipelineFile.model_validate({**fields, "interleave": 3})

@@ -1,4 +1,5 @@
-"""Plan files: saved and loaded they are the same plan, altered they are refused where it shows."""
+"""Plan files: a saved plan is loaded as the same plan, and an altered file is refused by its
+place."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def test_round_trip(plan: Plan, path: Path):
 
 @pytest.mark.parametrize("precision", ["fp64", "tf32", "bf16", "fp16"])
 def test_plans_keep_their_number_format(plan: Plan, path: Path, precision: Precision):
-    """And those in float32 are written as before there were others."""
+    """Plans in float32 are written as before there were other formats."""
     assert "precision" not in path.read_text()
     other = replace(plan, training=Training("adam", precision))
     save_plan(other, path)
@@ -108,7 +109,7 @@ def test_round_trip_of_any_plan(tmp_path: Path, case: tuple[Graph, dict[Node, Ma
 
 
 def set_in(*keys: str | int, to: Any) -> Callable[[Content], None]:
-    """A change of one field, by the way to it."""
+    """A change of one field, given by its path."""
 
     def change(content: Any) -> None:
         for key in keys[:-1]:
@@ -192,7 +193,7 @@ def test_altered_plans(path: Path, change: Callable[[Content], None], place: str
     assert len(str(error).splitlines()) == 1
 
 
-def test_other_outputs_than_the_model(path: Path):
+def test_plan_with_other_outputs_than_its_model_is_refused(path: Path):
     content = json.loads(path.read_text())
     content["decisions"]["graph"][-1] += ", x"
     path.write_text(json.dumps(content))
@@ -209,7 +210,7 @@ def test_a_failed_save_leaves_the_old_file(plan: Plan, path: Path):
 
 
 def test_each_part_has_a_hash(plan: Plan, path: Path):
-    """An edit that fits is no reason not to run a plan, but it is told."""
+    """An edited plan that is valid may run, but the edit is reported."""
     content = json.loads(path.read_text())
     assert altered_parts(PlanFile.model_validate_json(path.read_text())) == ()
     content["decisions"]["views"]["t2"]["strides"] = [0, 0, 1, 0, 1]

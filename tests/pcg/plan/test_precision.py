@@ -1,4 +1,4 @@
-"""Number formats by name, and what people train a machine in."""
+"""Number formats by name, and the default format of a machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_names_are_ours_or_torchs():
             precision_of(name)
 
 
-def test_the_default_is_what_people_train_a_machine_in():
+def test_default_precision_is_bf16_where_devices_support_it():
     formats = {name: default_precision(load_machine(name)) for name in preset_names()}
     assert {name for name, precision in formats.items() if precision == "bf16"} == {
         "dgx-a100",
@@ -37,7 +37,7 @@ def test_a_machine_with_one_kind_of_device_without_bf16_has_float32():
     assert default_precision(mixed) == "fp32"
 
 
-def test_mixed_precision_takes_what_its_parts_take():
+def test_mixed_precision_holds_18_bytes_a_weight_with_adam():
     """Master weights, gradients and Adam's two states in float32, and a narrow copy: 18 bytes."""
     assert Training("adam", "fp32").held_bytes == 16
     for precision in ("bf16", "fp16"):

@@ -1,4 +1,4 @@
-"""Text of graphs: prints and parses back, and one line for whatever cannot be parsed."""
+"""Text of graphs: it prints and parses back, and an error of parsing is one line."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ WIDE = {"ids", "mean_axis", "rsqrt", "expand_as", "log_softmax", "scale", "sum_l
 
 
 def named(values: Iterable[Value]) -> set[str]:
-    """Leaves by name, and operators by theirs."""
+    """The names of leaves, and those of operators."""
     nodes = [value.node for value in values]
     return {node.leaf.name if node.is_leaf else node.name for node in nodes}
 
@@ -46,16 +46,16 @@ def test_statistics_logarithms_losses_and_data_stay_wide():
     assert named(wide_values(graph)) == WIDE
 
 
-def test_what_a_wide_operator_reads_is_held_wide():
-    """Through views: the flattened rows are the product itself."""
+def test_operands_of_wide_operators_are_held_wide():
+    """Also through views: the flattened rows are the product itself."""
     graph = parse_graph(NORMED)
     held = named(held_wide(graph))
     assert held >= WIDE | {"flatten", "matmul", "multiply"}
     assert not held & {"table", "w", "embedding"}
 
 
-def test_tables_of_angles_have_no_weight_in_them():
-    """A product of matrices of positions alone stays wide: bf16 does not tell 1000 from 1001."""
+def test_products_of_positions_alone_stay_wide():
+    """bf16 does not distinguish 1000 from 1001."""
     graph = parse_graph(
         "places = input[1, 64, 1]\nrates = input[1, 1, 8]\nw = weight[1, 64, 8]\n"
         "angles = batch_matmul(places, rates)\ny = multiply(w, angles)\nreturn sum_loss(y)"
@@ -90,8 +90,8 @@ def test_errors_of_predictions_are_wide(difference: str):
         "both = mean_loss(squares)\nreturn both, squares",
     ],
 )
-def test_sums_with_data_that_go_on_are_narrow(rest: str):
-    """Such as places that are added to words."""
+def test_sums_with_data_that_other_operators_read_are_narrow(rest: str):
+    """For example, positions that are added to words."""
     graph = parse_graph(ERRORS.format(difference="add(wanted, made)", rest=rest))
     assert not named(wide_values(graph)) & {"add", "multiply"}
 
@@ -107,7 +107,7 @@ def test_windows_do_not_widen():
 
 
 @pytest.mark.parametrize("name", a_third([name for name in MODELS if name.endswith("-tiny")]))
-def test_of_models_weights_and_products_are_narrow_and_losses_wide(name: str):
+def test_weights_and_products_of_models_are_narrow_and_losses_wide(name: str):
     graph = build_model(name, 8, 1)
     wide, trained = wide_values(graph), gradient_nodes(graph)
     assert graph.outputs[0] in wide

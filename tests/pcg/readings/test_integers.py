@@ -1,4 +1,4 @@
-"""Which values are whole numbers: what chooses rows has to be."""
+"""Values that are whole numbers. A value that selects rows has to be one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of an operator is a kernel."""
+"""The kernels of operators."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def works(graph: Graph, *, compiled: bool) -> dict[Node, Work]:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_kernels_together_do_no_more_than_each_by_itself(seed: int):
-    """In both directions; and what is compiled launches no more than what is not."""
+    """In both directions. Compiled operators launch no more kernels than others."""
     graph = random_graph(Random(seed), 8, 8)
     apart = {node: work(node, needs_of(graph, node)) for node in kernel_uses(graph)}
     eager, compiled = works(graph, compiled=False), works(graph, compiled=True)
@@ -62,7 +62,7 @@ def test_a_view_is_no_kernel(text: str, launches: bool):
     assert use.launches == launches
     done = work(node, frozenset({0}), 4, 4, use)
     assert bool(done.bytes_forward) == launches
-    # A repetition is summed up on its way back, and what shows all is not touched.
+    # The backward pass of a repetition is a sum. A view of all elements needs no kernel.
     repeats = prod(node.types[0].shape) > 24
     assert bool(done.kernels_backward) == (launches or repeats)
 
@@ -90,7 +90,7 @@ def test_a_bias_is_added_by_the_product():
     done = {node.name: own for node, own in works(graph, compiled=False).items()}
     assert done["add"].kernels_forward == done["add"].bytes_forward == 0
     assert done["matmul"].kernels_forward == 1
-    # Not where something else reads the product.
+    # Not if another operator reads the product.
     graph = parse_graph(LINEAR + "return mean_loss(multiply(y, h))")
     done = {node.name: own for node, own in works(graph, compiled=False).items()}
     assert done["add"].kernels_forward == 1
@@ -104,15 +104,16 @@ def test_compiled_element_wise_operators_are_one_kernel():
     assert sum(own.kernels_forward for own in together.values()) == 1
     # The two operands are read, and the sum is written.
     assert sum(own.bytes_forward for own in together.values()) == (2 * 8 * 16 + 1) * 4
-    # A value that two read is written.
+    # A value with two readers is written.
     graph = parse_graph(text + "return sum_loss(add(gelu(h), relu(h)))")
     uses = kernel_uses(graph, compiled=True)
     written = [node.name for node, use in uses.items() if use.is_written]
     assert written == ["multiply", "sum_loss"]
 
 
-def test_what_only_says_how_large_a_mask_is_is_not_written_for_it():
-    """Scores that say how often a mask is repeated, and to which it is added, as one kernel."""
+def test_operand_read_for_its_shape_alone_is_not_written():
+    """Scores are read to repeat a mask for their shape, and the mask is added to them, all in one
+    kernel."""
     text = "x = input[8, 4, 4]\nm = input[4, 4]\nw = weight[8, 4, 4]\nh = multiply(x, w)\n"
     graph = parse_graph(text + "return sum_loss(add(h, expand_as(h, m, axis=0)))")
     uses = kernel_uses(graph, compiled=True)
@@ -131,7 +132,7 @@ class Dropped(torch.nn.Module):
         return torch.nn.functional.dropout(x * self.w, 0.5, True).sum()
 
 
-def test_a_mask_that_is_drawn_is_a_byte_of_the_kernel_that_reads_it():
+def test_drawn_mask_is_one_byte_of_the_kernel_that_reads_the_mask():
     graph = capture(Dropped(), (torch.ones(4, 6),)).graph
     for node, done in works(graph, compiled=False).items():
         use = kernel_uses(graph)[node]

@@ -25,7 +25,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_kinds(call: str):
+def test_kind_of_each_operator(call: str):
     graph = parse_graph(
         f"""
         m = weight[8, 8]

@@ -1,4 +1,4 @@
-"""What back-propagation reads: no more and no less than torch's gradients depend on."""
+"""Saved tensors: no more and no less than torch's gradients depend on."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def node_of(
 
 
 def gradients(call: Call, operands: list[torch.Tensor]) -> list[torch.Tensor | None]:
-    """Of one fixed sum of the outputs' elements, by each operand."""
+    """The gradients of a fixed sum of the outputs' elements, for each operand."""
     given = [operand.clone().requires_grad_() for operand in operands]
     if call.name in PLAIN:
         result = PLAIN[call.name](*given)
@@ -77,7 +77,7 @@ def same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
 
 
 @each(("name", "attributes", "shapes"), CALLS, ids=[c[0] for c in CALLS])
-def test_gradients_depend_on_what_is_read(name, attributes, shapes):
+def test_gradients_depend_on_exactly_the_saved_tensors(name, attributes, shapes):
     node = node_of(name, attributes, shapes)
     generator = torch.Generator().manual_seed(3)
     operands = [torch.rand(s, generator=generator, dtype=torch.float64) for s in shapes]
@@ -99,7 +99,7 @@ def test_an_output_may_stand_for_an_operand(name):
     node = node_of(name, {}, [MATRIX])
     ways = back_reads(node, frozenset({0}))
     assert ways == (Reads(frozenset({0})), Reads(outputs=frozenset({0})))
-    # Two arguments of one value have one slope: gradients are a function of the output.
+    # Two arguments with one value have one slope: gradients are a function of the output.
     if name == "relu":
         negative = [-torch.ones(MATRIX, dtype=torch.float64), -torch.full(MATRIX, 2.0).double()]
         call = node.operator_call
@@ -119,7 +119,7 @@ def test_a_sum_is_not_computed_again_for_the_slope_of_its_function():
     assert weight == (Reads(frozenset({0}), frozenset({0})),)
 
 
-def test_what_is_read_for_its_shape_gets_no_gradient():
+def test_operand_read_for_its_shape_gets_no_gradient():
     assert differentiated(node_of("expand_vector", {"axis": 1}, [MATRIX, (6,)])) == {1}
     assert differentiated(node_of("multiply", {}, [MATRIX, MATRIX])) == {0, 1}
     assert differentiated(node_of("matmul_relu", {}, [(4, 6), (6, 3)])) == {0, 1}
@@ -133,7 +133,7 @@ def test_look_ups_and_losses_read_their_labels():
     assert back_reads(loss, frozenset({0})) == (Reads(frozenset({0, 1})),)
 
 
-def test_nothing_is_read_for_no_gradient():
+def test_no_gradient_means_no_saved_tensors():
     assert back_reads(node_of("matmul", {}, [(4, 6), (6, 3)]), frozenset()) == (Reads(),)
 
 
@@ -161,7 +161,7 @@ def test_an_opaque_operator_may_read_everything():
         ("scale", {"factor": 2.0}, [MATRIX], None),
     ],
 )
-def test_views(name, attributes, shapes, expected):
+def test_view_operators_name_the_operand_they_view(name, attributes, shapes, expected):
     assert view_of(node_of(name, attributes, shapes), 0) == expected
 
 

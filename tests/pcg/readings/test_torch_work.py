@@ -18,7 +18,7 @@ from pcg.readings.work import work
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 COUNTED = [case for case in CASES if case.name in PRODUCTS or case.name in RECURRENT]
 UNKNOWN = RECURRENT | {"scaled_dot_product_attention"}
-"""Of whose kernels on a CPU torch may know nothing."""
+"""Functions whose CPU kernels torch may not count."""
 
 
 def lengths_of(case: TorchCase) -> dict[str, int]:

@@ -19,7 +19,7 @@ def node_of(text: str) -> Node:
 
 
 def counts(text: str, needs: set[int] | None = None) -> Work:
-    """The work of the last operator in elements; all operands need gradients by default."""
+    """The work of the last operator, in elements. By default all operands need gradients."""
     node = node_of(text)
     wanted = frozenset(range(len(node.inputs)) if needs is None else needs)
     return work(node, wanted, 1, 1)
@@ -47,7 +47,7 @@ def test_a_product_with_its_activation_spares_a_pass_over_memory():
     assert fused.flops_forward == sum(w.flops_forward for w in apart)
     assert fused.kernels_forward == 1
     assert fused.bytes_forward == apart[0].bytes_forward
-    # In the backward pass it saves nothing: the gradient of the product alone is made first.
+    # It saves nothing in the backward pass: the gradient of the product alone is computed first.
     assert fused.flops_backward == apart[0].flops_backward
     assert fused.bytes_backward == apart[0].bytes_backward
     back = fused.flops_slope, fused.bytes_slope, fused.kernels_slope
@@ -100,7 +100,7 @@ def test_elementwise(call: str, forward: int, backward: int, read_back: int):
     assert counted.flops_forward == forward * 64
     assert counted.bytes_forward == (operands + 1) * 64
     assert counted.flops_backward == backward * 64
-    # For each operand: the output's gradient, the values it is multiplied with, its own gradient.
+    # For each operand: the output's gradient, the values that multiply it, and its own gradient.
     assert counted.bytes_backward == (2 * operands + read_back) * 64
 
 
@@ -144,7 +144,7 @@ return index_add(p, i, s, axis=0)
 
 def test_index_add_takes_an_addition_for_each_element_of_its_source():
     counted = counts(INDEX_ADD.format("1000]", "6000]", "6000, 8]"), {2})
-    # And, as its equation says, what it begins with, for each place.
+    # By its equation, it also reads its first operand, for each place.
     assert counted.flops_forward == 6000 * 8 + 1000 * 8 + 1000
     assert counted.bytes_forward == 1000 + 6000 + 6000 * 8 + 1000 * 8
     assert counted.flops_backward == 0
@@ -155,7 +155,7 @@ def test_index_add_takes_an_addition_for_each_element_of_its_source():
 def test_index_add_of_a_part_of_the_source_or_of_the_places():
     of_source = counts(INDEX_ADD.format("1000] copies=4", "6000/4]", "6000/4, 8]"), {2})
     assert of_source.flops_forward == 1500 * 8 + 1000 * 8 + 1000
-    # Of the places each task has a part, and looks at all of the source.
+    # Each task has a part of the places, and reads all of the source.
     of_places = counts(INDEX_ADD.format("1000/4]", "6000] copies=4", "6000, 8] copies=4"), {2})
     assert of_places.flops_forward == 6000 * 8 + 250 * 8 + 250
 
@@ -201,9 +201,9 @@ def test_gradients_are_wanted_where_weights_are():
     assert {node.name for node in nodes} == {"w", "replicate", "matmul", "add"}
 
 
-def test_what_is_read_for_its_shape_alone_is_not_differentiated():
-    """Rotary positions are repeated as queries are, which makes them no more trained; so what they
-    are multiplied with is not read in the backward pass."""
+def test_operand_read_for_its_shape_alone_is_not_differentiated():
+    """Rotary positions are repeated to the shape of queries, but that makes them no trained values.
+    So their other factor is not read in the backward pass."""
     graph = parse_graph(
         """
         x = input[4, 4]

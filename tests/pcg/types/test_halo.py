@@ -1,4 +1,5 @@
-"""Halos as types: what states them, the cuts of windows that they allow, and what refuses them."""
+"""Halos as types: how they are stated, the cuts of windows that they allow, and the operators that
+refuse them."""
 
 from __future__ import annotations
 
@@ -214,10 +215,10 @@ def test_windows_are_derived_from_the_equation(equation: str, reaches: list[tupl
     assert offsets == reaches
 
 
-# Where blocks with halos lie, and what the search does with rules about them.
+# The places of blocks with halos, and the search with rules about them.
 
 
-def test_a_piece_holds_what_its_halo_reaches_as_far_as_the_tensor_goes():
+def test_piece_holds_its_block_and_halo_within_the_tensor():
     layout = default_layout(typed("x = input[8, 12/3(1,3)]\nreturn x"))
     assert [layout.regions[device][1] for device in range(3)] == [(0, 7), (3, 11), (7, 12)]
     assert [layout.without_halos.regions[device][1] for device in range(3)] == [
@@ -238,7 +239,8 @@ def test_a_window_that_is_cut_has_tasks():
 
 
 def test_a_weight_is_stored_without_halos():
-    """Whoever wants its neighbours' elements fetches them, and hands their gradients back."""
+    """An operator that reads its neighbours' elements fetches them, and sends their gradients
+    back."""
     x = X.format("(1,3)").replace("input", "weight")
     graph = parse_graph(f"{x}{W}return conv2d(x, w, {ROWS})")
     node = graph.outputs[0].node

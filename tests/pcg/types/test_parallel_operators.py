@@ -1,4 +1,4 @@
-"""The table of parallel operators says what the type rules do."""
+"""The table of parallel operators agrees with the type rules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_adjoint_does_the_opposite(name: str):
 
 
 def test_every_operator_has_one_row():
-    """The declared operators are the table's, and a join beside them."""
+    """The declared operators are the table's, and join."""
     assert set(BY_NAME) == {*PARALLEL, "join"}
     assert set(PARALLEL) == IN_SPACE | IN_TIME
     assert IN_SPACE.isdisjoint(IN_TIME)

@@ -1,4 +1,4 @@
-"""Checkpoints of runs on one device: what they hold, and how runs go on from them."""
+"""Checkpoints of runs on one device: their content, and how runs go on from them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_resumed_run_is_one_run_to_the_last_bit(plan, tmp_path, name):
     assert all(torch.equal(actual[key], expected[key]) for key in expected)
 
 
-def test_the_last_ones_stay_and_nothing_else(plan, tmp_path):
+def test_only_the_last_checkpoints_are_kept(plan, tmp_path):
     train(plan, tmp_path, 9, every=2, keep=2)
     assert names(tmp_path) == ["step-00000008", "step-00000009"]
 
@@ -67,7 +67,8 @@ def test_weights_have_the_names_and_shapes_of_the_module(plan, tmp_path):
     write_state_dict(state_dict(newest_manifest(tmp_path / "c")), path)
     net = Net().double()
     assert str(net.load_state_dict(torch.load(path))) == "<All keys matched successfully>"
-    # Begun with these weights, and without updates, a run has the loss that the module computes.
+    # A run that begins with these weights and without updates has the loss that the module
+    # computes.
     still = Recipe(rate=0.0)
     given = TrainingOptions(1, still, "fp64", seed=5, initial=str(path))
     seen = []
@@ -108,7 +109,7 @@ def test_more_batches_a_step_begin_where_the_run_before_ended(plan, tmp_path, mo
 
 
 def too_large(plan, folder, steps, seen=None):
-    """What trains in float16 with a scale of the loss that makes all gradients infinite."""
+    """A run in float16 whose scale of the loss makes all gradients infinite."""
     lowering, world = Lowering(plan), World()
     kept = Checkpoints(str(folder), every=1, resume=True)
     options = TrainingOptions(steps, RECIPES["sgd"], "fp16", checkpoints=kept)
@@ -118,7 +119,7 @@ def too_large(plan, folder, steps, seen=None):
     return world, lambda: training.run([].append if seen is None else seen.append)
 
 
-def test_an_update_that_is_left_out_is_no_step(plan, tmp_path, monkeypatch):
+def test_skipped_update_is_no_step(plan, tmp_path, monkeypatch):
     saved = []
     save = checkpoint.save
     monkeypatch.setattr(
@@ -134,8 +135,8 @@ def test_an_update_that_is_left_out_is_no_step(plan, tmp_path, monkeypatch):
     assert [manifest.updates for manifest in saved] == [1, 2, 3]
 
 
-def test_told_to_stop_while_updates_are_left_out(plan, tmp_path, monkeypatch):
-    """A checkpoint that is there already is not written again."""
+def test_stop_during_skipped_updates_keeps_the_existing_checkpoint(plan, tmp_path, monkeypatch):
+    """The existing checkpoint is not written again."""
     train(plan, tmp_path, 2, RECIPES["sgd"])
     monkeypatch.setattr(checkpoint, "save", None)
     world, run = too_large(plan, tmp_path, 3)
@@ -145,14 +146,15 @@ def test_told_to_stop_while_updates_are_left_out(plan, tmp_path, monkeypatch):
         run()
 
 
-def test_other_checkpoints_are_not_mixed_in(plan, folder):
+def test_folder_with_checkpoints_is_refused_without_resume(plan, folder):
     with pytest.raises(InputError, match="has checkpoints already, expected --resume"):
         train(plan, folder, 6)
 
 
 @pytest.fixture
 def torchrun(monkeypatch):
-    """Starts a store as torchrun does for a run, with the id that it gives all by default."""
+    """Start a store as torchrun does for a run, with the id that torchrun gives all runs by
+    default."""
     make: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
     stores: list[Any] = []
 
@@ -167,8 +169,10 @@ def torchrun(monkeypatch):
 
 
 @pytest.mark.parametrize("count", ["0", "1"])
-def test_a_restarted_run_goes_on_and_no_other(plan, tmp_path, torchrun, monkeypatch, count):
-    """Whatever is counted: each node's torchrun counts for itself."""
+def test_only_a_run_restarted_by_torchrun_goes_on_without_resume(
+    plan, tmp_path, torchrun, monkeypatch, count
+):
+    """The count may be any: each node's torchrun counts for itself."""
     torchrun()
     train(plan, tmp_path, 2)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
@@ -191,12 +195,12 @@ def test_a_restarted_run_goes_on_and_no_other(plan, tmp_path, torchrun, monkeypa
         (MODEL, 6, "sgd", "has the states of adam with momentum 0.0, expected the same"),
     ],
 )
-def test_checkpoints_of_something_else(folder, text, steps, recipe, problem):
+def test_checkpoints_of_another_run_are_refused(folder, text, steps, recipe, problem):
     with pytest.raises(InputError, match=problem):
         train(plan_of(text), folder, steps, RECIPES[recipe], resume=True)
 
 
-def test_what_is_done_otherwise_is_said(plan, folder, capsys):
+def test_resuming_prints_the_options_that_changed(plan, folder, capsys):
     recipe = replace(RECIPES["adam"], rate=0.2)
     train(plan, folder, 6, recipe, resume=True, seed=1)
     assert "going on with --lr 0.2 instead of 0.1, --seed 1 instead of 0" in capsys.readouterr().err
@@ -227,7 +231,7 @@ def test_a_folder_without_checkpoints(tmp_path):
         newest_manifest(tmp_path)
 
 
-def test_the_scale_of_the_loss_goes_on_where_it_was(plan, tmp_path):
+def test_scale_of_the_loss_is_resumed(plan, tmp_path):
     kept = Checkpoints(str(tmp_path), resume=True)
 
     def run(steps: int) -> list[float]:

@@ -1,4 +1,5 @@
-"""One run at a time in a folder: who has it, who had it, and what is left of whom."""
+"""One run at a time in a folder: the current owner of the lock, the last one, and the files that
+are left."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def test_a_folder_is_taken_once_and_given_back(tmp_path):
     take(tmp_path, "b" * 32).release()
 
 
-def test_of_many_at_once_one_gets_it(tmp_path):
+def test_one_of_many_concurrent_runs_gets_the_lock(tmp_path):
     def attempt(number):
         try:
             return take(tmp_path, f"{number:032}")
@@ -44,7 +45,7 @@ def test_of_many_at_once_one_gets_it(tmp_path):
 
 
 def ended():
-    """A process that is no more."""
+    """A process that has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         pass
     return Process(this_process().host, process.pid, 1)
@@ -55,7 +56,7 @@ def write(folder, owner, run="c" * 32):
     (folder / NAME).write_text(json.dumps(content))
 
 
-def test_who_has_ended_has_it_no_more(tmp_path):
+def test_ended_process_no_longer_holds_the_lock(tmp_path):
     here = this_process()
     reused = Process(here.host, here.pid, here.started - 1)
     for owner in (ended(), reused):
@@ -66,7 +67,7 @@ def test_who_has_ended_has_it_no_more(tmp_path):
         assert names(tmp_path) == []
 
 
-def test_of_another_computer_it_is_said_how_to_remove_it(tmp_path):
+def test_lock_of_another_computer_is_refused_with_its_remedy(tmp_path):
     write(tmp_path, Process("elsewhere/1/2", 1, 1))
     expected = f"on elsewhere writes there, another computer's; if it has ended, remove {tmp_path}"
     with pytest.raises(FolderTaken, match=expected) as caught:
@@ -84,7 +85,7 @@ def test_a_lock_that_cannot_be_read(tmp_path, content):
     assert not remove_stale(tmp_path)
 
 
-def test_nobody_gives_back_what_is_anothers(tmp_path):
+def test_run_does_not_release_the_lock_of_another(tmp_path):
     lock = take(tmp_path, "a" * 32)
     write(tmp_path, Process("elsewhere/1/2", 1, 1))
     lock.release()

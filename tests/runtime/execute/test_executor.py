@@ -56,7 +56,8 @@ def test_the_seed_decides_weights_and_data(plan):
 
 
 def test_the_learning_rate_counts(plan):
-    """Without it each step sees the first weights; the first loss is the same either way."""
+    """Without the rate, each step would see the first weights. The first loss is the same either
+    way."""
     still, moving = (
         run(plan, steps=2, recipe=Recipe(rate=0.0)),
         run(plan, steps=2, recipe=Recipe(rate=0.5)),
@@ -107,7 +108,7 @@ def test_a_step_takes_the_median_without_the_first():
 
 
 def test_gradients_of_several_batches_are_exchanged_once():
-    """Every rank sums its own; what comes of it is the mean of those of all batches."""
+    """Every rank sums its own gradients. The result is the mean over all batches."""
     model = "x = input[8, 6]\nw = weight[6, 4]\nv = weight[4, 4]\n{}\nreturn mean_loss(y)"
     cut = "h = relu(matmul(partition(x, dim=0, degree=2), replicate(w, degree=2)))\n"
     cut += "y = combine(matmul(h, replicate(v, degree=2)), dim=0, degree=2)"

@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite: said once, and kept out of checkpoints."""
+"""Losses and gradients that are not finite: reported once, and kept out of checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SGD = Recipe(rate=0.1)
 
 
 class Poisoned:
-    """Data of which one batch is not finite."""
+    """Data with one batch that is not finite."""
 
     counts = True
     constants = frozenset()
@@ -49,7 +49,9 @@ def poisoned(monkeypatch):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_no_checkpoint_takes_the_place_of_a_good_one(plan, tmp_path, capsys, poisoned, value):
+def test_no_checkpoint_is_written_while_the_loss_is_not_finite(
+    plan, tmp_path, capsys, poisoned, value
+):
     poisoned(4, value)
     report = train(plan, tmp_path, 9, SGD, every=2, keep=1)
     assert names(tmp_path) == ["step-00000004"]
@@ -81,7 +83,8 @@ return mean_loss(sqrt(multiply(y, y))), y
 
 
 def test_gradients_alone(tmp_path, capsys, poisoned):
-    """The square root of 0 is finite, its gradient is not: seen without another step, too."""
+    """The square root of 0 is finite, its gradient is not. The run reports it without another step,
+    too."""
     plan = replace(plan_of(ROOT), naming=NamingFile(parameters={"w": NAMING.parameters["w2"]}))
     poisoned(2, 0.0)
     report = train(plan, tmp_path, 3, SGD, every=1, keep=9)
@@ -91,14 +94,14 @@ def test_gradients_alone(tmp_path, capsys, poisoned):
 
 
 def test_weights_alone(plan, tmp_path, monkeypatch):
-    """An update too large for the format makes weights infinite, the gradients are finite."""
+    """An update too large for the format makes weights infinite. The gradients are finite."""
     monkeypatch.setattr(worker, "make_source", lambda *given, **named: Poisoned(0, 1e3))
     report = train(plan, tmp_path, 1, Recipe(rate=1e306))
     assert report.not_finite == "weights or states are not finite after step 1"
     assert names(tmp_path) == []
 
 
-def test_what_becomes_finite_again_is_forgotten():
+def test_loss_that_is_finite_again_resets_the_watch():
     watch = FiniteWatch(World(), str, list)
     assert [
         watch.after(n, loss) for n, loss in enumerate((1.0, float("inf"), float("nan"), 2.0))
@@ -107,7 +110,7 @@ def test_what_becomes_finite_again_is_forgotten():
     assert watch.after(5, float("nan"))
 
 
-def test_what_fp16_leaves_out_is_no_such_run(plan, monkeypatch, capsys):
+def test_steps_that_fp16_skips_are_not_reported_as_not_finite(plan, monkeypatch, capsys):
     monkeypatch.setattr("runtime.execute.executor.LossScale.value", 2.0**120, raising=False)
     options = TrainingOptions(2, SGD, "fp16")
     report = run_plan(Lowering(plan), options, World(), lambda step: None)

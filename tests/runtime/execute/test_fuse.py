@@ -31,7 +31,7 @@ def program(text: str):
 
 
 def trained(text: str, steps: int = 2):
-    """Losses and last weights."""
+    """The losses and the last weights."""
     made = program(text)
     executor = Executor(made, World(), "fp64")
 

@@ -58,7 +58,7 @@ def gradients(results, operands, generator):
     wanted = [x for x in operands if x.requires_grad]
     if not wanted:
         return ()
-    # As zeros, not None: one side may not have noticed that it does not depend on an operand.
+    # Zeros instead of None: one side may not have noticed that it does not depend on an operand.
     return torch.autograd.grad(results, wanted, given, allow_unused=True, materialize_grads=True)
 
 
@@ -66,7 +66,7 @@ def gradients(results, operands, generator):
 @settings(max_examples=1, deadline=None)
 @given(data=st.data(), seed=seeds)
 def test_kernel_is_the_equation_forward_and_backward(operator, data, seed):
-    """On the blocks of every task, cut as the operator's typing allows."""
+    """On the blocks of every task, cut in the ways of the operator's typing."""
     case = data.draw(applied([operator]))
     assume(all(cut == 1 for t in case.types for cut in t.degrees.slices))
     node, generator = case.node, torch.Generator().manual_seed(seed)
@@ -155,7 +155,7 @@ def test_equality_keeps_the_number_format():
 
 
 class Recorded(TorchDispatchMode):
-    """Notes what torch is asked to do."""
+    """Records the calls of torch."""
 
     def __init__(self):
         super().__init__()
@@ -167,7 +167,7 @@ class Recorded(TorchDispatchMode):
 
 
 def test_an_element_wise_equation_is_one_call_of_torch():
-    """No arrays of indices are made: those would take hundreds of times as long as the sum."""
+    """No arrays of indices are made. Those would take hundreds of times as long as the sum."""
     x = torch.randn(16, 16)
     with Recorded() as recorded:
         run_whole(OPERATORS["add"](), [x, x])

@@ -1,4 +1,4 @@
-"""Gradients of weights that are computed while that of the other operand is sent."""
+"""Gradients of weights that are computed while the gradient of the other operand is sent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def leaves(seed: int, rows: int, width: int, bias: bool) -> list[Tensor]:
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 99), rows=st.integers(1, 4), width=st.integers(1, 4), bias=st.booleans())
-def test_gradients_are_those_of_torch_and_the_weight_has_its_own_last(seed, rows, width, bias):
+def test_gradients_equal_torchs_and_that_of_the_weight_comes_last(seed, rows, width, bias):
     compute: Callable = with_bias if bias else product
     off, own, whole = (
         DelayedGradient(),
@@ -58,7 +58,7 @@ def test_gradients_are_those_of_torch_and_the_weight_has_its_own_last(seed, rows
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-12, atol=1e-12)
 
 
-def test_no_more_than_one_is_put_off():
+def test_at_most_one_gradient_is_delayed():
     off, done = DelayedGradient(), []
     off.put_off(partial(done.append, 1), 3)
     off.put_off(partial(done.append, 2), 5)
@@ -71,7 +71,7 @@ def test_no_more_than_one_is_put_off():
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_where_one_operand_has_no_gradient_nothing_is_put_off(which):
+def test_product_with_one_gradient_delays_nothing(which):
     off, own = DelayedGradient(), leaves(0, 2, 2, False)
     own[which].requires_grad_(False)
     (output,) = parted(product, 1, own[1], off.put_off, 1, own)
@@ -80,8 +80,8 @@ def test_where_one_operand_has_no_gradient_nothing_is_put_off(which):
     assert own[1 - which].grad is not None
 
 
-def test_what_was_multiplied_is_held_no_longer_than_torch_holds_it():
-    """Of the product itself nothing is saved."""
+def test_product_with_late_gradient_does_not_save_its_output():
+    """Saved are the operands alone."""
     off, (x, w) = DelayedGradient(), leaves(0, 2, 2, False)
     saved: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
@@ -96,7 +96,7 @@ def test_what_was_multiplied_is_held_no_longer_than_torch_holds_it():
     seed=st.integers(0, 99), rows=st.integers(1, 4), width=st.integers(1, 4), again=st.booleans()
 )
 def test_a_pass_for_weights_has_the_gradients_of_torch(seed, rows, width, again):
-    """Also of what was made again for the backward pass, and is gone after it."""
+    """Also for tensors that are recomputed for the backward pass and freed after it."""
     notes, left = Notes(), WeightsPass()
     own, whole = leaves(seed, rows, width, False), leaves(seed, rows, width, False)
     (expected,) = product([torch.tanh(whole[0]), whole[1]])

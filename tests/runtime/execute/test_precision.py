@@ -1,4 +1,4 @@
-"""Shorter number formats beside master weights, and segments that are compiled."""
+"""Narrow number formats beside master weights, and compiled segments."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def words(precision: Precision) -> Executor:
 
 
 def made_by(executor: Executor) -> dict[str, list[torch.dtype]]:
-    """The formats of what each operator makes in a step, by its name."""
+    """The formats of the outputs of each operator in a step, by its name."""
     (version,) = executor._versions
     (segment,) = executor._passes.blocks
     assert isinstance(segment, Segment)
@@ -117,14 +117,14 @@ def made_by(executor: Executor) -> dict[str, list[torch.dtype]]:
 def test_operators_make_narrow_values_and_losses_are_wide():
     made = made_by(words("bf16"))
     assert made.pop("cross_entropy") == [torch.float32]
-    # Of the products, which is the last, and of the labels.
+    # One is of the product, which comes last, and one of the labels.
     assert made.pop("flatten") in ([torch.bfloat16], [torch.float32])
     assert set(made) == {"embedding", "matmul", "relu"}
     assert all(formats == [torch.bfloat16] for formats in made.values())
 
 
 def test_ids_and_losses_have_the_precision_of_float32():
-    """bf16 holds whole numbers up to 256; other rows of the table would have another loss."""
+    """bf16 holds whole numbers up to 256. Other rows of the table would have another loss."""
     mixed, double = (words(precision).step(0, None).loss for precision in ("bf16", "fp64"))
     assert mixed == pytest.approx(double, rel=1e-3)
     assert mixed != float(torch.tensor(mixed).bfloat16())
@@ -144,8 +144,8 @@ def test_weights_have_one_narrow_copy_for_a_step():
 
 
 def test_compiled_segments_compute_the_same(monkeypatch):
-    """By a backend of torch's own that needs no C++ compiler."""
-    # Here because it takes long to load, and a worker may run no other test of this file.
+    """With a backend of torch's own that needs no C++ compiler."""
+    # Imported here because it takes long to load, and a worker may run no other test of this file.
     from torch._dynamo.backends.registry import lookup_backend
 
     seen: list[list[str]] = []
@@ -176,7 +176,7 @@ def test_gradients_that_are_not_finite_halve_the_scale_of_the_loss():
 
 
 def test_an_update_that_is_left_out_leaves_weights_alone():
-    """A scale beyond what float32 holds makes all gradients infinite."""
+    """A scale beyond the range of float32 makes all gradients infinite."""
     graph = parse_graph(MODEL)
     program = Lowering(make_plan(graph, graph, 1, {})).program(0)
     executor = Executor(program, World(), "fp16")

@@ -1,4 +1,4 @@
-"""Activations that are recomputed: the same values, in less memory."""
+"""Recomputed activations: the same values, in less memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS, WIDTH, LAYERS = 2048, 32, 4
 
 
 def chain(layers: int) -> str:
-    """Layers, each with a chain of operators that go element by element."""
+    """Layers, each with a chain of element-wise operators."""
     lines = [f"x0 = input[{ROWS}, {WIDTH}]"]
     for i in range(layers):
         lines += [
@@ -53,7 +53,7 @@ def train(made: Executor, steps: int = 2) -> list[float]:
     return [made.step(step, update).loss for step in range(steps)]
 
 
-def test_what_is_computed_again_changes_nothing():
+def test_recomputation_changes_neither_losses_nor_weights():
     kept = executor(set())
     losses = train(kept)
     for names in ({"sigmoid"}, {"gelu"}, {"tanh", "scale"}, CHAIN, {"matmul", "tanh"}):
@@ -90,7 +90,7 @@ def trained_block(nodes) -> tuple[list[float], dict[str, torch.Tensor]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_set_of_operators_changes_nothing(seed):
-    """Norms, attention, products, views of what is recomputed, to the last bit."""
+    """Norms, attention, products and views of recomputed tensors, to the last bit."""
     random = Random(seed)
     share = random.choice((0.2, 0.5, 0.8, 1.0))
     losses, weights = trained_block(lambda node: False)
@@ -134,7 +134,7 @@ def test_a_chain_may_be_as_long_as_a_graph():
 
 
 def peak_bytes(made: Executor) -> int:
-    """The most that is allocated beyond what there is before a step."""
+    """The peak of allocated bytes in a step, beyond the bytes before it."""
     train(made, 1)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         train(made, 1)
@@ -148,9 +148,9 @@ def peak_bytes(made: Executor) -> int:
     return most
 
 
-def test_what_is_computed_again_is_not_held():
-    """Back-propagation reads the results of four operators of each layer, and the layer's input. Of
-    these the product alone is left, and what one layer at a time makes again."""
+def test_recomputed_activations_are_not_held():
+    """The backward pass reads the results of four operators of each layer, and the layer's input.
+    Of these only the product stays, and the recomputed tensors of one layer at a time."""
     activation = ROWS * WIDTH * 8
     kept, again = peak_bytes(executor(set())), peak_bytes(executor(CHAIN))
     assert kept >= LAYERS * 5 * activation

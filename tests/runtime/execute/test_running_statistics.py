@@ -1,4 +1,4 @@
-"""Running statistics of batch norms, as the module that the plan is of keeps them."""
+"""Running statistics of batch norms, equal to those of the module of the plan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BATCH, STEPS, RATE, NEAR = 8, 3, 0.1, 1e-9
 
 
 class Images(nn.Module):
-    """A batch norm of a convolution, one that is used twice, and momenta of their own."""
+    """A batch norm of a convolution, one that is used twice, and norms with different momenta."""
 
     def __init__(self):
         super().__init__()
@@ -53,7 +53,7 @@ class Images(nn.Module):
 
 
 class Rows(nn.Module):
-    """One without weights, and one that keeps nothing."""
+    """A batch norm without weights, and one without running statistics."""
 
     def __init__(self):
         super().__init__()
@@ -88,7 +88,8 @@ def plan_of(kind, graph, steps, devices, library):
 
 
 def plans(kind, library):
-    """The module as it is; its batch cut, with batch norms of the whole; and taken apart."""
+    """Plans of the module as it is, of its batch cut with batch norms of the whole batch, and of
+    decomposed norms."""
     graph = captured_of(kind).graph
     yield plan_of(kind, graph, (), 1, library)
     machine = load_machine("dgx-a100").with_devices(2)
@@ -101,7 +102,7 @@ def plans(kind, library):
 
 
 def started(kind, folder):
-    """A module with weights and statistics of its own, and the file that has them."""
+    """A module with random weights and statistics, and the file that has them."""
     torch.manual_seed(1)
     module = kind().double()
     with torch.no_grad():
@@ -113,7 +114,7 @@ def started(kind, folder):
 
 
 def trained(module, plan, steps, accumulate=1):
-    """The module after some steps of torch's on the data that the runtime draws."""
+    """The module after some steps of torch's own training on the data that the runtime draws."""
     (leaf,) = [node.leaf for node in plan.model.leaves if node.leaf.kind == "input"]
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
     for step in range(steps):
@@ -131,7 +132,7 @@ def options_of(steps, initial=None, accumulate=1, **given):
 
 
 def kept(plan, options):
-    """The running statistics that each rank has after a run, by their names in the module."""
+    """The running statistics of each rank after a run, by their names in the module."""
     lowering = Lowering(plan)
 
     def work(world):
@@ -148,7 +149,7 @@ def assert_close(found, wanted):
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-def test_they_are_the_modules(kind, library, tmp_path):
+def test_running_statistics_equal_those_of_the_module(kind, library, tmp_path):
     seen = set()
     for plan in plans(kind, library):
         save_plan(plan, tmp_path / "plan.json")
@@ -164,7 +165,7 @@ def test_they_are_the_modules(kind, library, tmp_path):
 
 
 def run(plan, folder, steps, initial, resume=False, accumulate=1):
-    """The state dict of the checkpoint that a run on one device leaves."""
+    """The state dict of the checkpoint of a run on one device."""
     checkpoints = Checkpoints(str(folder), resume=resume)
     options = options_of(steps, initial, accumulate, checkpoints=checkpoints)
     run_plan(Lowering(plan), options, World(), lambda _: None)
@@ -177,7 +178,7 @@ def whole(kind, library):
 
 @pytest.mark.parametrize("kind", INPUTS)
 def test_a_checkpoint_loads_into_the_module_which_then_evaluates_alike(kind, library, tmp_path):
-    """Each pass of a step counts, as in torch; a run that is resumed goes on with them."""
+    """Each pass of a step counts, as in torch. A resumed run goes on with the counts."""
     plan = whole(kind, library)
     module = trained(started(kind, tmp_path), plan, STEPS, accumulate=2)
     initial = str(tmp_path / "initial.pt")
@@ -191,7 +192,7 @@ def test_a_checkpoint_loads_into_the_module_which_then_evaluates_alike(kind, lib
     assert_close(again.eval()(x)[0], module.eval()(x)[0])
 
 
-def test_what_a_plan_does_not_compute_keeps_its_values_and_is_named(library, tmp_path, capsys):
+def test_statistics_that_a_plan_does_not_compute_are_kept_and_named(library, tmp_path, capsys):
     plan = whole(Rows, library)
     first, *others = plan.statistics
     assert first.mean == ("norm.running_mean",)
@@ -205,7 +206,7 @@ def test_what_a_plan_does_not_compute_keeps_its_values_and_is_named(library, tmp
     assert not torch.equal(state["plain.running_mean"], before["plain.running_mean"])
 
 
-def test_a_checkpoint_from_before_there_were_any_goes_on(library, tmp_path, capsys):
+def test_checkpoint_without_running_statistics_is_resumed(library, tmp_path, capsys):
     plan = whole(Rows, library)
     started(Rows, tmp_path)
     run(replace(plan, statistics=()), tmp_path / "run", 1, str(tmp_path / "initial.pt"))
@@ -214,7 +215,7 @@ def test_a_checkpoint_from_before_there_were_any_goes_on(library, tmp_path, caps
     assert state["norm.num_batches_tracked"] == 1
 
 
-def test_they_are_kept_in_full_in_shorter_formats(library):
+def test_running_statistics_stay_float32_in_narrow_formats(library):
     plan = whole(Images, library)
     (wanted,) = kept(plan, options_of(1))
     for number_format in ("fp32", "bf16"):

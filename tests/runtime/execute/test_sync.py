@@ -1,4 +1,4 @@
-"""Gradients that share buffers: complete, in one order on all ranks."""
+"""Gradients that share buffers: complete, and in one order on all ranks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def test_weights_of_different_groups_share_nothing():
 
 
 def synced(world, order) -> tuple[dict[str, list[float]], list[str]]:
-    """Gradients that are complete in an order, and which of them were asked for."""
+    """The synchronized gradients, which are complete in some order, and those that were asked
+    for."""
     weights = [weight("a", 2), weight("b", 1), weight("alone", 1, (world.rank,)), weight("c", 0)]
     taken: list[str] = []
     world.prepare([GROUP])

@@ -1,4 +1,4 @@
-"""A user's dataset: which sample lands where, and what does not fit."""
+"""A user's dataset: the rank of each sample, and errors of data that do not fit."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ return mean_loss(batch(matmul(pipeline(x, dim=0, degree=2), w), dim=0, degree=2)
 @pytest.mark.parametrize(("graph", "pieces"), [(MODEL, 1), (SLICED, 2)])
 @pytest.mark.parametrize("counts", [False, True])
 def test_reading_counts_where_the_data_are_a_users(graph, pieces, counts, monkeypatch):
-    """By a clock that nothing but reading moves."""
+    """By a clock that only reading advances."""
     clock = [0.0]
     monkeypatch.setattr(executor, "perf_counter", lambda: clock[0])
 
@@ -229,7 +229,7 @@ def test_only_a_users_data_count():
 
 
 class Divided(Stream):
-    """Parts of a stream: every so many samples."""
+    """A part of a stream: every n-th sample."""
 
     def __init__(self, numbers, num_shards=BATCH):
         self.numbers, self.num_shards = list(numbers), num_shards
@@ -247,7 +247,8 @@ READ: list[int] = []
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 9])
 def test_an_iterable_that_can_be_divided_is(parts):
-    """Each sample once, the same whoever holds which rows; nobody goes through others' parts."""
+    """Each sample is read once, and the order does not depend on the ranks' rows. Nobody reads the
+    parts of others."""
     rows = [((0, 2), (0, 3)), ((2, 4), (0, 3))]
     whole = user_data(Divided(range(8), parts))
     expected = [labels(whole, step) for step in range(2)]
@@ -270,7 +271,7 @@ def test_an_iterable_that_can_be_divided_is(parts):
         (2**40, "expected integers from 0 to 9, got 1099511627776"),
     ],
 )
-def test_labels_that_are_none(label, problem):
+def test_wrong_labels_are_refused(label, problem):
     with pytest.raises(InputError) as caught:
         read_all([(torch.zeros(3), label)] * 4)
     assert problem in str(caught.value)
@@ -278,7 +279,7 @@ def test_labels_that_are_none(label, problem):
 
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int32, torch.bool, torch.float16, torch.int64])
-def test_labels_of_any_type_that_holds_them(kind):
+def test_labels_of_any_number_format_are_read_as_int64(kind):
     given = [(torch.zeros(3), torch.tensor(i % 2).to(kind)) for i in range(4)]
     labels = user_data(given).piece(Y, WHOLE_Y, 0)
     assert labels.dtype == torch.int64
@@ -313,7 +314,7 @@ def train():
 
 
 def test_classes_of_a_file_reach_workers_that_are_not_forked(tmp_path):
-    """A pickle names their module, which another process has to find."""
+    """A pickle names the module of such a class, and another process has to find it."""
     path = tmp_path / "some numbers.py"
     path.write_text(OF_A_FILE)
     module = run_file(path, "user_data")

@@ -1,4 +1,5 @@
-"""Masks that are drawn: the same whatever the cut, of independent elements, and so many ones."""
+"""Random masks: independent of the cut, with independent elements, and with the right share of
+ones."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def whole(leaf, key=KEY):
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_a_piece_is_what_is_cut_out_of_the_whole(given):
+def test_piece_equals_that_part_of_the_whole_mask(given):
     shape, region = drawn_region(given)
     leaf = mask_leaf(shape, given.draw(st.floats(0.01, 0.99), label="share"))
     starts, extent = (tuple(s for s, _ in region), tuple(e - s for s, e in region))
@@ -49,7 +50,7 @@ def test_chunks_do_not_show(rows, columns, chunk):
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**64 - 1), st.integers(1, 5), st.integers(1, 9))
-def test_words_are_those_of_all_that_is_drawn(key, rows, columns):
+def test_mask_is_drawn_from_the_halves_of_splitmix64_words(key, rows, columns):
     """SplitMix64, in torch's signed integers as in numpy's unsigned ones: each word's lower half
     for one element, and its upper half for the next in the row."""
     words = random_words(key, np.arange(rows * -(-columns // 2), dtype=np.uint64))
@@ -79,7 +80,7 @@ def test_names_seeds_and_steps_make_a_difference():
 
 
 def test_no_place_is_too_far():
-    """Of a mask with more elements than 32 bits count."""
+    """A mask may have more elements than 32 bits count."""
     leaf = mask_leaf((1 << 20, 1 << 14))
     far = [drawn_mask(leaf, (row, 0), (1, 64), KEY) for row in ((1 << 20) - 1, 0, 1 << 18)]
     assert len({tuple(values.view(-1).tolist()) for values in far}) == 3

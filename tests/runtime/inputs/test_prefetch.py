@@ -1,4 +1,4 @@
-"""A user's data one batch ahead: the same values, in order, and no batch too many."""
+"""A user's data, read one batch ahead: the same values, in order, and no batch too many."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEFT, RIGHT = ((0, 2),), ((2, 4),)
 
 
 class Read:
-    """Remembers what was read, by whom."""
+    """Records which data were read, and by which thread."""
 
     counts = True
 
@@ -37,7 +37,7 @@ def ahead(source, end):
     return made
 
 
-def test_the_next_batch_is_read_while_the_last_one_is_used():
+def test_next_batch_is_read_while_the_current_batch_is_used():
     source = Read()
     made = ahead(source, 3)
     for step in (0, 1, 2, 2):
@@ -65,7 +65,7 @@ def test_an_error_comes_when_its_batch_is_asked_for():
             made.piece(X, LEFT, 1)
 
 
-def test_what_is_not_finite_is_known():
+def test_inputs_that_are_not_finite_are_listed_by_step():
     class Bad(Read):
         def piece(self, leaf, region, step):
             value = super().piece(leaf, region, step).double()

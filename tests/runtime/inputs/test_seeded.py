@@ -1,4 +1,4 @@
-"""Synthetic values: the same whatever the cut, and distributed as they should be."""
+"""Synthetic values: independent of the cut, and with the right distribution."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def whole_leaf(kind, shape, below=None, name="a"):
 
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_a_region_is_what_is_cut_out_of_the_whole(given):
+def test_region_equals_that_part_of_the_whole_tensor(given):
     shape, region = drawn_region(given)
     cut = tuple(slice(start, stop) for start, stop in region)
     weight = whole_leaf("weight", shape)
@@ -64,6 +64,6 @@ def test_names_seeds_and_steps_make_a_difference():
 
 
 def test_a_region_takes_no_more_memory_than_itself():
-    """A billion elements would not fit; a thousand of them do."""
+    """A billion elements would not fit in memory. A thousand of them do."""
     leaf = whole_leaf("weight", (1 << 20, 1 << 14))
     assert initial_weight(leaf, 0, ((5, 6), (1000, 2000))).shape == (1, 1000)

@@ -1,4 +1,4 @@
-"""What loops do beside forward, backward and step: on shards it comes to the same."""
+"""Features of training loops beside forward, backward and step: shards give the same results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from runtime.world.collectives import World
 
 
 class Dense(nn.Module):
-    """A perceptron, with what the tests want in its middle."""
+    """A perceptron, with a module of the test in its middle."""
 
     def __init__(self, middle: nn.Module) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def parallel(module: nn.Module, plan: Plan, world: World, seed: int = 0) -> Para
 
 
 def both(module: nn.Module, plan: Plan, batch, parts: int = 1):
-    """What the module and its plan's ranks make of a loop."""
+    """The results of a loop for the module and for the ranks of its plan."""
     modules = [deepcopy(module) for _ in range(plan.machine.devices)]
 
     def loop(world):
@@ -74,7 +74,7 @@ def both(module: nn.Module, plan: Plan, batch, parts: int = 1):
     return by_rank, trained(module, clip, batch, parts)
 
 
-def test_a_pipeline():
+def test_pipeline_trains_as_the_module():
     module = dense(nn.ReLU())
     plan = planned(captured(module, numbers_of(0)), "pipeline")
     assert plan.pipeline is not None
@@ -115,7 +115,7 @@ def gradients(model: ParallelModule) -> list[Tensor]:
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
-def test_without_sync_gradients_wait_for_the_next_batch():
+def test_gradients_without_sync_are_added_to_those_of_the_next_batch():
     def loop(world):
         model = parallel(MODULES[world.rank], words_planned("zero"), world)
         for number in range(2):
@@ -160,7 +160,7 @@ def test_clipping_counts_every_piece_once(kind: float):
         assert float(after) <= 0.1 * (1 + 1e-9)
 
 
-def test_clipping_shows_what_is_no_number():
+def test_clipping_reports_gradients_that_are_not_finite():
     model = parallel(words(), words_planned("joint", 1), World())
     model(**batch_of(0)).loss.backward()
     first = next(p.grad for p in model.parameters() if p.grad is not None)
@@ -198,7 +198,7 @@ def test_autocast_and_a_scaler():
 
 
 def gradients_in(number_format: torch.dtype | None, module: nn.Module) -> dict[str, Tensor]:
-    """Of all weights, whole: what an update takes away. No format: without autocast."""
+    """The gradients of all weights, whole, read off an update. No format: without autocast."""
     batch = {n: t.float() if t.is_floating_point() else t for n, t in numbers_of(0).items()}
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     is_on = number_format is not None
@@ -212,7 +212,7 @@ def gradients_in(number_format: torch.dtype | None, module: nn.Module) -> dict[s
 @pytest.mark.parametrize("number_format", a_third([torch.bfloat16, torch.float16]))
 @pytest.mark.parametrize("planner", ["data-parallel", "zero"])
 def test_autocast_is_that_of_the_module(number_format: torch.dtype, planner: str):
-    """As far as the format goes; and further off without it, so it is that one."""
+    """As far as the format goes. Without autocast, the difference is larger."""
     modules = [dense(nn.LayerNorm(8)).float() for _ in range(RANKS + 2)]
     batch = {n: t.float() if t.is_floating_point() else t for n, t in numbers_of(0).items()}
     plan = planned(captured(modules[-1], batch), planner)
@@ -256,7 +256,7 @@ def test_without_gradients_the_loss_is_the_same_and_nothing_is_kept():
 
 
 def test_state_goes_from_one_plan_to_another():
-    """A state dict of four ranks begins one, which then goes on as the four do."""
+    """A state dict of four ranks starts a run of one, which then goes on as the four do."""
 
     def states(world):
         model = parallel(MODULES[world.rank], words_planned("zero"), world)
@@ -275,7 +275,7 @@ def test_state_goes_from_one_plan_to_another():
     words().load_state_dict(state)
 
 
-def test_what_replaces_a_shard_is_taken_over():
+def test_tensor_assigned_to_a_shard_is_used_in_the_next_step():
     model, module = parallel(words(), words_planned("joint", 1), World()), words(3)
     for name, parameter in model.named_parameters():
         parameter.data = module.get_parameter(name).data.clone()
@@ -310,12 +310,12 @@ LOSSES = batch_of(0)
         (lambda m: [m(**LOSSES).loss.backward(), m.clip_grad_norm_(1.0, 0.0)], "above 0"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, problem: str):
+def test_arguments_that_do_not_fit_the_plan_are_refused(call, problem: str):
     with pytest.raises(InputError, match=problem):
         call(parallel(words(), words_planned("joint", 1), World()))
 
 
-def test_a_loss_goes_back_once():
+def test_second_backward_of_a_loss_is_refused():
     loss = parallel(words(), words_planned("joint", 1), World())(**batch_of(0)).loss
     loss.backward(retain_graph=True)
     with pytest.raises(InputError, match="a second time"):
@@ -338,7 +338,7 @@ def test_a_state_that_does_not_fit_changes_nothing(state, problem: str):
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
-def test_what_no_loop_can_follow_is_refused():
+def test_modules_and_plans_that_do_not_match_are_refused():
     with pytest.raises(InputError, match="expected 4 processes, one a device, got 1"):
         parallel(words(), words_planned("zero"), World())
     with pytest.raises(InputError, match=r"has no table\.weight"):
@@ -365,7 +365,7 @@ def test_what_no_loop_can_follow_is_refused():
 
 
 def test_checkpoints_go_from_one_plan_to_another(tmp_path):
-    """One process stops after three steps; four go on, and have what three more steps make."""
+    """One process stops after three steps. Four go on, and have the state of three more steps."""
 
     def loop(model, last: int, folder, *, saves: bool = False):
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)

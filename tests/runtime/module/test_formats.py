@@ -1,4 +1,4 @@
-"""A loop of one's own computes in the number format of the plan."""
+"""A plain training loop computes in the number format of the plan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_narrow_format_has_wide_parameters_and_gradients(precision: Precision)
         assert torch.allclose(gradient, expected[name], atol=0.02, rtol=0.05)
 
 
-def test_a_module_in_double_precision_stays_so():
+def test_module_in_double_precision_ignores_the_number_format():
     assert step(words(), "bf16")[0] == step(words(), "fp64")[0] == step(words(), "fp32")[0]
 
 

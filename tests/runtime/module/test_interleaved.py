@@ -1,4 +1,4 @@
-"""A user's own loop over a module whose plan is an interleaved pipeline."""
+"""A user's training loop over a module whose plan is an interleaved pipeline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from substitutions.rules.store import load_library
 
 
 class Layers(nn.Module):
-    """Layers one after the other, and what the first makes once more at the end."""
+    """Layers one after the other. The output of the first is used once more at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def numbers_of(number: int) -> dict[str, Tensor]:
     return {"x": x, "labels": torch.randint(5, (BATCH,), generator=generator)}
 
 
-def test_each_rank_has_what_the_module_alone_has():
+def test_each_rank_has_the_results_of_the_module():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = Layers().double()

@@ -1,4 +1,4 @@
-"""Training by a plan in a loop of one's own is what the module itself does."""
+"""A plain training loop by a plan does the same as the module itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ EAGER = eagerly(words())
 
 
 def agrees(data: st.DataObject) -> None:
-    """A random plan trains as torch does, also where a group does all in order, as with NCCL."""
+    """Check that a random plan trains as torch does, also if a group has one order, as with
+    NCCL."""
     plan = words_cut_at_random(data.draw)
     halves, parts = data.draw(st.booleans()), data.draw(st.sampled_from((1, 2)))
     expected = EAGER if parts == 1 else eagerly(words(), parts)
@@ -48,12 +49,12 @@ def test_many_plans_train_as_the_module(data):
 
 
 @pytest.mark.parametrize("planner", ["data-parallel", "zero"])
-def test_planners(planner: str):
+def test_plans_of_every_planner_train_as_the_module(planner: str):
     plan = words_planned(planner)
     for reported in on_ranks(RANKS, lambda world: on_rank(plan, world, halves=True)):
         assert_same(reported, EAGER)
 
 
-def test_alone():
+def test_plan_for_one_device_trains_as_the_module():
     plan = words_planned("joint", 1)
     assert_same(on_rank(plan, World(), halves=False), EAGER)

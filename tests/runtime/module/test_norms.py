@@ -1,4 +1,4 @@
-"""Norms of gradients that a loop takes with torch's own functions are those of whole gradients."""
+"""Norms of gradients by torch's own functions are those of whole gradients."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def eager() -> nn.Module:
 @settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_any_plan_trains_as_the_module_with_torchs_clipping(data):
-    """Also where ranks hold nothing of some weights."""
+    """Also if ranks hold no part of some weights."""
     plan = words_cut_at_random(data.draw)
 
     def loop(world: World):
@@ -67,8 +67,8 @@ def test_any_plan_trains_as_the_module_with_torchs_clipping(data):
 
 @pytest.mark.parametrize("plan", a_third(PLANS))
 @pytest.mark.parametrize("kind", a_third([2.0, 1, 3.5, inf]))
-def test_clipping(plan: str, kind: float):
-    """By the module's own function and by torch's: the same norm, the same gradients."""
+def test_clipping_of_torch_equals_clipping_of_the_module(plan: str, kind: float):
+    """The module's own function and torch's give the same norm and the same gradients."""
 
     def seen(world: World):
         norms: list[Tensor] = []
@@ -112,18 +112,18 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_norms(way):
+def test_norms_over_ranks_equal_those_of_the_module(way):
     expected = torch.as_tensor(way(gradients(eager())))
 
     def seen(world: World) -> Tensor:
-        # Looked at while the others do so, too.
+        # Read at the same time as by the other ranks.
         return torch.as_tensor(way(gradients(with_gradients("zero", world)))) * 1
 
     for actual in on_ranks(RANKS, seen):
         torch.testing.assert_close(actual, expected, rtol=1e-9, atol=0)
 
 
-def test_a_norm_that_is_none_is_refused():
+def test_norm_of_order_0_is_refused():
     def seen(world: World):
         with pytest.raises(InputError, match="expected a number above 0"):
             nn.utils.clip_grad_norm_(with_gradients("zero", world).parameters(), 1.0, 0.0)
@@ -131,8 +131,8 @@ def test_a_norm_that_is_none_is_refused():
     on_ranks(RANKS, seen)
 
 
-def test_all_else_is_of_this_ranks_piece():
-    """As a plain tensor; copies and files are plain, too."""
+def test_other_functions_of_a_gradient_see_the_piece_of_this_rank():
+    """The piece is a plain tensor. Copies and files are plain tensors, too."""
 
     def seen(world: World):
         gradient = gradients(with_gradients("data-parallel", world))[0]
@@ -149,7 +149,7 @@ def test_all_else_is_of_this_ranks_piece():
     assert first.shape == gradients(eager())[0].shape
 
 
-def test_torchs_way_shows_what_is_no_number():
+def test_clipping_of_torch_returns_nan_for_gradients_that_are_nan():
     def seen(world: World):
         model = with_gradients("zero", world)
         first = next(p for p in model.parameters() if p.grad is not None and p.grad.numel())

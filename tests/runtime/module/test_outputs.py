@@ -1,4 +1,5 @@
-"""What the module returns beside its loss, and evaluation: on shards as the module itself."""
+"""Outputs of the module beside its loss, and evaluation: shards give the same as the module
+itself."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def numbers_of(number: int, samples: int = BATCH) -> dict[str, Tensor]:
 
 
 def own(batch: dict[str, Tensor], world: World) -> dict[str, Tensor]:
-    """A rank's samples."""
+    """The samples of a rank."""
     each = BATCH // world.size
     return {n: t[world.rank * each : (world.rank + 1) * each] for n, t in batch.items()}
 
@@ -82,7 +83,7 @@ def same(actual: Tensor, expected: Tensor) -> None:
 @settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_logits_of_any_plan_are_those_of_the_module(data):
-    """While it trains, before and after an update, of the whole batch and of a rank's samples."""
+    """In training, before and after an update, of the whole batch and of a rank's samples."""
     plan = words_cut_at_random(data.draw)
 
     def seen(world: World) -> list[Tensor]:
@@ -115,7 +116,7 @@ def test_without_labels_there_are_outputs_and_no_loss():
 
 
 def test_evaluation_is_that_of_the_module():
-    """Dropout is off, running statistics are those of training, batches may have any size."""
+    """Dropout is off, running statistics are those of training, and batches may have any size."""
     plan = planned(captured(noisy(), numbers_of(0)), "zero")
     modules = [noisy() for _ in range(RANKS)]
 
@@ -143,7 +144,7 @@ def test_weights_are_gathered_once_until_they_change():
         same(model(batch_of(0)["ids"])["logits"], expected(batch_of(0)["ids"])["logits"])
         for change in (1.5, 0.5):
             for module in (model, expected):
-                # Not counted as a change by torch.
+                # Torch does not count this as a change.
                 module.get_parameter("norm.weight").data.mul_(change)
             same(model(batch_of(0)["ids"])["logits"], expected(batch_of(0)["ids"])["logits"])
 
@@ -160,7 +161,7 @@ def test_a_loss_is_copied_and_saved_as_a_number():
         same(other, loss.detach())
 
 
-def test_what_would_be_taken_for_something_else_is_refused():
+def test_misuse_of_outputs_is_refused():
     model = parallel(words(), words_planned("joint", 1), World())
     output = model(**batch_of(0))
     with pytest.raises(InputError, match="the loss of the plan alone has gradients"):

@@ -22,15 +22,15 @@ from runtime.program.lower import Lowering
 from runtime.world.collectives import World
 
 OTHER_NAMES = ["gpt2", "llama", "gemma2", "bert", "t5", "mamba", "vit", "convnext", "swin"]
-"""Of transformers, where that is installed."""
+"""Models of transformers, if it is installed."""
 NEAR = 2e-3
-"""Of the loss; a number in bf16 is off by at most 4e-3, and many numbers make a loss."""
+"""Tolerance of the loss. A number in bf16 is off by at most 4e-3, and many numbers make a loss."""
 OF_FEW = frozenset({"several graphs"})
-"""Models whose loss few numbers make, so that what roundings do to it does not cancel."""
+"""Models whose loss comes from few numbers, so that rounding errors do not cancel."""
 SEEDS = 40
 TIMES = 1.5
-"""Such a loss is off by so many times what it is off by under torch's autocast, at most: both as
-root mean squares over seeds, which are each sure to a tenth or so."""
+"""The largest error of such a loss, relative to its error under torch's autocast. Both are root
+mean squares over seeds, each exact to about a tenth."""
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_models_of_transformers(name: str):
 
 
 def is_near(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """A module in bf16 beside itself in float32."""
+    """Check a module in bf16 against itself in float32."""
     module = module.float()
     made = capture(module, inputs)
 
@@ -76,7 +76,7 @@ def is_near(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
 
 
 def is_as_near_as_autocast(make: Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]) -> None:
-    """A module's loss in bf16, beside float32, is off by little more than torch's own."""
+    """Check that the error of a module's loss in bf16 is little more than torch's own."""
     module, inputs = make()
     plans = {name: lowered(capture(module, inputs), name) for name in ("fp32", "bf16")}
     own: list[float] = []
@@ -99,6 +99,6 @@ def root_mean_square(values: list[float]) -> float:
 
 
 def lowered(made: Captured, precision: Precision) -> Lowering:
-    """On one device."""
+    """The plan on one device."""
     plan = make_plan(made.graph, made.graph, 1, {})
     return Lowering(replace(plan, naming=made.naming, training=Training("adam", precision)))

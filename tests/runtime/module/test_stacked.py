@@ -1,4 +1,4 @@
-"""Parameters that a plan has as one weight keep their names in states and checkpoints."""
+"""Parameters that are one weight in a plan keep their names in states and checkpoints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def drawn() -> Experts:
 
 
 DRAWN = drawn()
-"""Here, as ranks that are threads would draw in each other's way."""
+"""Drawn here, because ranks that are threads would draw in each other's order."""
 
 
 def experts() -> Experts:
@@ -105,7 +105,7 @@ def test_states_speak_the_names_of_the_module():
         assert list(state) == list(expected)
         torch.testing.assert_close(state, expected, rtol=1e-9, atol=1e-9)
         assert names == {"layers.*.weight", "layers.*.bias", "gate.weight", "gate.bias"}
-        # Each is a tensor of its own, as whoever writes it expects.
+        # Each is a separate tensor, as code that writes to it expects.
         assert state["layers.1.weight"].untyped_storage().nbytes() == 8 * 8 * 8
 
 
@@ -120,7 +120,7 @@ def trained(model: ParallelModule, folder: Path, last: int, *, saves: bool = Fal
 
 @pytest.mark.parametrize("name", PLANS)
 def test_checkpoints_go_on_with_another_plan(name: str, tmp_path: Path):
-    """One process writes, four go on; a state dict of it has the names of the module."""
+    """One process writes, and four go on. Its state dict has the names of the module."""
     trained(
         ParallelModule(experts(), Lowering(plan_of("joint", 1)), World(), 0),
         tmp_path,
@@ -141,8 +141,8 @@ def test_checkpoints_go_on_with_another_plan(name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_what_four_ranks_write_is_all_of_it(name: str):
-    """Of parameters and what the optimizer keeps, each element once, under the module's names."""
+def test_four_ranks_write_each_element_of_the_state_once(name: str):
+    """The elements of parameters and optimizer states, under the module's names."""
 
     def on_rank(world: World) -> tuple[list[Shard], dict[str, Tensor]]:
         model = parallel(name, world)

@@ -1,4 +1,4 @@
-"""Transfers as collectives and messages, on simulated ranks: what arrives is what the layouts say,
+"""Transfers as collectives and messages, on simulated ranks: the results have the layouts' meaning,
 and the adjoint is the transposed map."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def layout(dims, copies=1, partials=1, devices=None, shape=SHAPE, widths=(None, 
 
 
 def instructions(move: Transfer):
-    """Of every rank; None for one that takes no part."""
+    """The instruction of every rank. None for a rank that takes no part."""
     if pattern(move) is not None:
         return [collective(move, rank, "a", "b") for rank in range(RANKS)]
     return [exchange(move, rank, "a", "b") for rank in range(RANKS)]
@@ -48,7 +48,7 @@ def piece_values(layout: Layout) -> dict[Piece, torch.Tensor]:
 
 
 def moved(move: Transfer, values: dict[int, torch.Tensor], *, back: bool = False):
-    """What every rank has after the transfer, or after its adjoint."""
+    """The tensors of every rank after the transfer, or after its adjoint."""
     steps = instructions(move)
     target = move.source if back else move.target
 
@@ -96,7 +96,7 @@ def check(move: Transfer) -> None:
     }
     back = moved(move, shares, back=True)
     forward = sum((given(actual[device]) * share).sum() for device, share in shares.items())
-    # A device that takes no part gives nothing, and its gradient is none.
+    # A device that takes no part gives nothing, and has no gradient.
     backward = sum((values[d] * given(back[d])).sum() for d in values if back[d] is not None)
     assert float(forward) == pytest.approx(float(backward), abs=1e-9)
 
@@ -116,7 +116,7 @@ DEGREES = [
 def test_any_transfer_between_layouts(data):
     def drawn(degrees, widths=(None, None)):
         rows, columns, copies, partials = degrees
-        # In order, pieces often lie regularly, as collectives ask for.
+        # In order, pieces often lie regularly, as collectives require.
         order = data.draw(st.one_of(st.just(list(range(RANKS))), st.permutations(range(RANKS))))
         return layout((rows, columns), copies, partials, order[: prod(degrees)], widths=widths)
 
@@ -150,13 +150,14 @@ def test_regular_transfers_are_collectives(source, target, kind, groups):
     check(move)
 
 
-def test_what_goes_to_several_comes_back_added_up():
-    """Every device has as much for every other, but the same for two of them."""
+def test_gradients_of_a_tensor_sent_to_several_devices_are_added_up():
+    """Every device has as much for every other one, except for two of them."""
     check(Transfer(layout((6, 1)), layout((1, 3), copies=2)))
 
 
-def test_a_swap_between_some_is_no_all_to_all():
-    """Device 0 keeps its rows, 1 and 2 change theirs: no group is all that they do."""
+def test_swap_between_some_devices_is_no_all_to_all():
+    """Device 0 keeps its rows, and devices 1 and 2 exchange theirs: no group covers the whole
+    transfer."""
     rows = layout((3, 1))
     assert pattern(Transfer(rows, layout((3, 1), devices=(0, 2, 1)))) is None
 

@@ -30,7 +30,7 @@ def plan_of(graph: str, devices: int = 2, model: str = MODEL) -> Plan:
     return make_plan(parse_graph(model), parse_graph(graph), devices, {})
 
 
-def test_a_program_reads_like_what_the_device_does():
+def test_program_prints_the_steps_of_a_device():
     program = Lowering(plan_of(REDUCTION_PARALLEL)).program(1)
     assert str(program).splitlines() == [
         "rank 1 of 2",

@@ -1,4 +1,4 @@
-"""Training on one process, which others are compared with."""
+"""Training on one process, with which other runs are compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runtime.train.check import train_alone
 
 
 def test_constants_of_a_graph_are_in_double_precision():
-    """A product of float64 and float32 is none to torch."""
+    """torch refuses a product of float64 and float32."""
     graph = parse_graph("""
     x = input[3, 4]
     w = weight[4, 4]

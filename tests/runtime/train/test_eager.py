@@ -1,4 +1,4 @@
-"""Comparing the graph of a user's model with the module: what agrees, and whatever does not."""
+"""The comparison of the graph of a user's model with the module."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def name(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _captured_once(name: str):
-    """A capture costs more than all that is done with it here."""
+    """Capture once: a capture costs more than all that the tests do with it."""
     captured = capture_model(name, None, 1)
 
     def capture(model: str, batch: int | None, devices: int) -> Captured:
@@ -73,7 +73,7 @@ def disturb(
     leaves: Callable[[Leaves], Leaves] = lambda given: given,
     outputs: Callable[[list[Tensor]], list[Tensor]] = lambda found: found,
 ) -> None:
-    """Let the graph compute something else: of other leaves, or other outputs."""
+    """Make the graph compute another function, with other leaves or other outputs."""
 
     def other(graph: Graph, given: Leaves) -> tuple[Tensor, ...]:
         return tuple(outputs(list(evaluate(graph, leaves(given)))))
@@ -82,7 +82,7 @@ def disturb(
 
 
 def with_gradient(leaf: str, change: Callable[[Tensor], Tensor]) -> Callable[[Leaves], Leaves]:
-    """A leaf of the same values, whose gradient is another."""
+    """A leaf of the same values with another gradient."""
 
     def changed(given: Leaves) -> Leaves:
         read = given[leaf].clone()
@@ -138,7 +138,7 @@ def test_another_output_is_refused_by_its_number(
 
 
 def test_an_output_of_another_shape_is_refused(name: str, monkeypatch: pytest.MonkeyPatch):
-    # Both would broadcast to the shape of the module's, with the same numbers.
+    # Both would broadcast to the shape of the module's output, with the same numbers.
     for number, other in ((0, lambda loss: loss[None]), (1, lambda scores: scores[None])):
 
         def outputs(given: list[Tensor], number: int = number, other: Any = other) -> list[Tensor]:
@@ -150,8 +150,7 @@ def test_an_output_of_another_shape_is_refused(name: str, monkeypatch: pytest.Mo
 
 
 def test_a_module_that_is_not_finite_is_not_compared(tmp_path: Path):
-    """What both have as NaN says nothing of the graph: neither that it agrees nor that it
-    does not."""
+    """NaN on both sides shows neither that the graph agrees nor that it does not."""
     cases = {
         "loss": (
             "scores * 0 + 1, ",
@@ -175,7 +174,7 @@ def test_a_module_that_is_not_finite_is_not_compared(tmp_path: Path):
         assert "not finite" in str(comparison)
 
 
-def test_what_raises_on_random_inputs_is_not_compared(tmp_path: Path):
+def test_module_that_raises_on_random_inputs_is_not_compared(tmp_path: Path):
     model = write(tmp_path, "self.only_examples(x)")
     path = Path(model.rpartition(":")[0])
     path.write_text(

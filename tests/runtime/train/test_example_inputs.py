@@ -1,4 +1,4 @@
-"""A module that random inputs are none for is compared on its examples."""
+"""A module that refuses random inputs is compared on its examples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Shares(nn.Module):
 
 
 class Logarithms(Shares):
-    """The logarithm of a number below 0 is none."""
+    """A number below 0 has no logarithm."""
 
     def forward(self, x: Tensor, shares: Tensor) -> Tensor:
         return (self.layer(x)[:, 0] * shares.log()).square().mean() * self.factor
@@ -35,7 +35,7 @@ INPUTS = (torch.randn(6, 4), torch.rand(6) * 0.9 + 0.05)
 
 
 @pytest.mark.parametrize("kind", [Shares, Logarithms])
-def test_examples_are_compared_where_random_numbers_are_none(kind: type[Shares]) -> None:
+def test_module_that_refuses_random_inputs_is_compared_on_its_examples(kind: type[Shares]) -> None:
     module = kind()
     agreement = compare_module(module, INPUTS, capture(module, INPUTS), "model")
     assert agreement.error is not None, agreement.reason

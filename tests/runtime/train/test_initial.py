@@ -1,4 +1,4 @@
-"""Initial values: to the bit those of the module, whatever the plan."""
+"""Initial values: equal to those of the module to the last bit, for any plan."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLANNERS = ((1, "joint"), (2, "data-parallel"), (2, "megatron"), (4, "zero"), (4
 SOME = [
     pytest.param(*case, marks=() if case == (4, "zero") else pytest.mark.soak) for case in PLANNERS
 ]
-"""The one to which the others add little."""
+"""The case that covers the most. The others add little to it."""
 
 
 @lru_cache(maxsize=16)
@@ -54,7 +54,8 @@ def module_of(name):
 
 
 def begun(plan, options):
-    """Each rank's pieces of weights, by leaf and region, and running statistics, before a step."""
+    """The pieces of weights of each rank, by leaf and region, and running statistics, before a
+    step."""
     lowering = Lowering(plan)
 
     def work(world):
@@ -115,10 +116,10 @@ def test_models_of_the_zoo_begin_with_their_own_values(name, devices, planner):
 
 
 def eager_losses(plan, module, steps):
-    """Of torch's own loop, in double precision, on the data that the runtime draws."""
+    """The losses of torch's own loop, in double precision, on the data that the runtime draws."""
     leaves = {node.leaf.name: node.leaf for node in plan.model.leaves}
     module = module.double()
-    # A plain attribute is none of what `double` knows.
+    # `double` does not convert plain attributes.
     module.factor = module.factor.double()
     optimizer = torch.optim.SGD(
         [p for p in module.parameters() if p.requires_grad], lr=RATE, weight_decay=0.01
@@ -135,7 +136,7 @@ def eager_losses(plan, module, steps):
 
 
 @pytest.mark.parametrize(("devices", "planner"), SOME)
-def test_it_trains_as_the_module_itself(own, devices, planner):
+def test_plan_trains_as_the_module_itself(own, devices, planner):
     plan = planned(own, planner, devices)
     recipe = Recipe(rate=RATE, weight_decay=0.01)
     options = TrainingOptions(3, recipe, "fp64", SEED, check=True, model=own)
@@ -147,7 +148,7 @@ def test_it_trains_as_the_module_itself(own, devices, planner):
     assert [step.loss for step in report.steps] == pytest.approx(wanted, rel=NEAR)
 
 
-def test_a_module_that_is_not_named_is_told_of(own, capsys):
+def test_missing_name_of_the_module_is_reported(own, capsys):
     plan = planned("mlp-tiny", "joint", 1)
     begun(plan, TrainingOptions(steps=0))
     assert "expected --model" in capsys.readouterr().err

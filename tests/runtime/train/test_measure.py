@@ -1,4 +1,4 @@
-"""Measurements: what is measured, for how long, and the profile that comes of it."""
+"""Measurements: the measured quantities, their duration, and the profile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORKS: tuple[WorkKind, ...] = ("update", "pointwise")
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Less of everything, to measure in a moment."""
+    """Measure less of everything, to end in a moment."""
     monkeypatch.setattr(measure, "REPEATS", 3)
     monkeypatch.setattr(measure, "BATCH_SECONDS", 1e-6)
     monkeypatch.setattr(measure, "LONGEST", 1e-4)
@@ -50,7 +50,7 @@ def test_a_kernel_takes_its_part_of_the_call(quick):
         return float(length), 4, lambda: time.sleep(PAUSE * length)
 
     points = list(measure._series(World(), case, [1, 2, 3]))
-    # The first takes longer than LONGEST already, and a profile has two sizes at least.
+    # The first size already takes longer than LONGEST, and a profile has two sizes at least.
     assert [timing.size for timing in points] == [1, 2]
     assert lengths == [1, 2]
     assert PAUSE / 4 <= points[0].seconds < 3 * PAUSE
@@ -70,7 +70,7 @@ def test_each_kind_of_operator_is_measured_by_ascending_size(quick, dtype):
 
 
 def test_links_are_measured_by_messages_and_collectives(quick, monkeypatch):
-    """Two nodes of two devices: between the devices of one, and the first ones of both."""
+    """Two nodes of two devices: between the devices of one node, and the first devices of both."""
     monkeypatch.setattr(measure, "BYTES", (64, 256))
 
     def work(world):
@@ -84,7 +84,7 @@ def test_links_are_measured_by_messages_and_collectives(quick, monkeypatch):
             ("all_reduce", 2),
         ]
         sizes = [[timing.size for timing in link.timings] for link in level]
-        # What a device sends in a step; a collective of two has twice as much in the end.
+        # The bytes that a device sends in a step. A collective of two has twice as many in the end.
         assert sizes == [[64, 256], [128, 512], [128, 512]]
         assert all(timing.seconds > 0 for link in level for timing in link.timings)
     assert links[2] == []
@@ -95,9 +95,9 @@ def test_links_are_measured_by_messages_and_collectives(quick, monkeypatch):
     devices=st.sampled_from([2, 3, 4]),
     lines=st.lists(st.tuples(st.floats(1e-7, 1e-2), st.floats(1e6, 1e12)), min_size=3, max_size=3),
 )
-def test_the_cost_model_gives_back_what_was_measured(devices, lines):
-    """Messages, all_gather and all_reduce that each take a time of its own that is linear in the
-    bytes: their measurements are what the cost model predicts of them."""
+def test_cost_model_predicts_the_measured_communication(devices, lines):
+    """Messages, all_gather and all_reduce have different times that are linear in the bytes. Their
+    measurements are the predictions of the cost model."""
     patterns = ("message", "all_gather", "all_reduce")
     series = tuple(
         LinkSeries(
@@ -129,7 +129,7 @@ def near(value: float):
     return pytest.approx(value, rel=1e-6)
 
 
-def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
+def test_cost_model_uses_the_measured_points(tmp_path, capsys, monkeypatch):
     """Made-up figures: seconds grow as the square root of the operations, so the price of a matmul
     follows from the points, and links have the latency and bandwidth of their messages."""
     series: dict[tuple[WorkKind, DType], tuple[Timing, ...]] = {
@@ -154,7 +154,7 @@ def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
     node = next(node for node in graph.nodes if node.name == "matmul")
     forward, _ = cost.compute_seconds(node, frozenset())
     operations = 2 * 64 * 784 * 512
-    # Updates that were not measured take as long as what goes element by element.
+    # Updates that were not measured take as long as element-wise operators.
     for moved in (1e3, 1e6):
         took = [float(speed.seconds(work, machine.device, "float32", 0.0, moved)) for work in WORKS]
         assert took[0] == took[1]
@@ -168,7 +168,7 @@ def test_the_cost_model_takes_what_was_measured(tmp_path, capsys, monkeypatch):
 def test_a_machine_so_slow_that_each_first_size_takes_too_long_has_a_profile(
     tmp_path, capsys, monkeypatch
 ):
-    """As where others have the cores: no size is short, and of each kind there are two."""
+    """Other programs use the cores: no size is short, and each kind has two sizes."""
     monkeypatch.setattr(measure, "REPEATS", 3)
     monkeypatch.setattr(measure, "BATCH_SECONDS", 1e-6)
     monkeypatch.setattr(measure, "LONGEST", 0.0)
@@ -193,7 +193,7 @@ def test_a_machine_so_slow_that_each_first_size_takes_too_long_has_a_profile(
         (("-o", "/dev/null/profile.json"), "/dev/null: cannot be made a folder"),
     ],
 )
-def test_what_cannot_be_measured(capsys, arguments, problem):
+def test_profile_that_cannot_be_measured_is_refused(capsys, arguments, problem):
     with pytest.raises(SystemExit) as ended:
         run_app(app, "profile", list(arguments))
     assert ended.value.code == 2

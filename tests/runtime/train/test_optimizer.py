@@ -59,7 +59,7 @@ def halves(tensor):
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
-def test_pieces_become_what_the_whole_does(recipe):
+def test_pieces_of_a_weight_are_updated_as_the_whole_weight(recipe):
     whole, pieces = start(), halves(start())
     optimizer, updater = reference(recipe, whole), Updater(pieces, recipe, World())
     for gradient in gradients(STEPS):
@@ -104,7 +104,8 @@ class Elsewhere:
 
 @pytest.mark.parametrize("limit", [0.5, 1e6])
 def test_the_norm_counts_every_piece_once(limit):
-    """Of three pieces one is held by another rank alone, and one by both, which counts there."""
+    """There are three pieces. Another rank alone holds one, and both ranks hold another, which
+    counts there."""
     gradient = gradients(1, (9, 4))[0]
     whole = torch.zeros(9, 4, dtype=torch.float64)
     whole.grad = gradient.clone()

@@ -1,4 +1,4 @@
-"""What a recorded step says of itself."""
+"""The operations of a recorded step."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def test_a_step_goes_forward_and_back_and_updates():
 
 def test_slices_go_forward_after_others_have_gone_back():
     pipeline = PipelineFile(stages=1, micro_batches=2, schedule="1f1b")
-    # The first is what joins slices, with zeros, which is done with the values in the end.
+    # The first operation joins slices, with zeros; the values follow at the end.
     ways = ["forward", "backward"]
     assert phases(SLICED, pipeline) == [*ways, *ways, *ways, "forward", "update"]

@@ -1,4 +1,4 @@
-"""Which rank is to blame: the one that is silent, left or is elsewhere, never its victim."""
+"""The rank to blame: the one that is silent, has left or is elsewhere, never its victim."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READS = replace(WAITS, doing="reading its data", waits=False)
         ({0: READS, 1: WAITS}, [0], ""),
     ],
 )
-def test_judgements(beats, silent, expected):
+def test_judgement_of_heartbeats(beats, silent, expected):
     assert judge(beats, silent, 0)[0].startswith(expected)
     assert bool(judge(beats, silent, 0)[0]) == bool(expected)
 
@@ -70,7 +70,7 @@ class FakeActivity:
     since: float = 0.0
 
 
-def test_one_rank_speaks_and_all_blame_the_same(monkeypatch):
+def test_all_ranks_blame_the_same_rank_and_one_reports_it(monkeypatch):
     monkeypatch.setattr("runtime.world.blame.BEAT", 0.02)
     monkeypatch.setattr("runtime.world.blame.SILENT", 0.2)
     store = Memory()
@@ -86,7 +86,7 @@ def test_one_rank_speaks_and_all_blame_the_same(monkeypatch):
     pulses[1].leave("its own fault")
 
 
-def test_who_leaves_by_its_own_fault_has_spoken(monkeypatch):
+def test_rank_that_left_by_its_own_fault_is_named_and_not_repeated(monkeypatch):
     monkeypatch.setattr("runtime.world.blame.BEAT", 0.02)
     store = Memory()
     first, second = (

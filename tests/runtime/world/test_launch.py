@@ -1,6 +1,6 @@
 """Worker processes: their results, and how their failures reach the parent.
 
-The functions are ones that any process can import, as the workers have to.
+The functions are ones that any process can import, because workers have to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run on one computer listens on: loopback, and nothing else."""
+"""The addresses on which a run on one computer listens: loopback only."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from runtime.world.launch import launch
 pytestmark = pytest.mark.distributed
 
 LISTENS = "0A"
-"""The state in the kernel's table of sockets."""
+"""The state of a listening socket in the kernel's table."""
 
 
 def listening(process: int) -> list[str]:
-    """The addresses on which a process listens, in hexadecimal as the kernel has them, as often as
-    it does."""
+    """The addresses on which a process listens, in the kernel's hexadecimal form, one for each
+    socket."""
     own: set[str] = set()
     for entry in Path(f"/proc/{process}/fd").iterdir():
         try:
@@ -38,7 +38,8 @@ def listening(process: int) -> list[str]:
 
 
 def meet(parent: str) -> list[list[str]]:
-    """Talk to the other ranks, and tell what all of them and their parent listen on."""
+    """Talk to the other ranks, and return the addresses on which all of them and their parent
+    listen."""
     with open_world("cpu", 60) as world:
         world.prepare([(0, 1)])
         world.total(1.0)
@@ -47,7 +48,8 @@ def meet(parent: str) -> list[list[str]]:
 
 
 def is_loopback(address: str) -> bool:
-    """Of IPv4, 127.0.0.0/8; of IPv6, ::1, and the same in ::ffff:0:0/96."""
+    """Whether an address is loopback: 127.0.0.0/8 of IPv4, ::1 of IPv6, and the same in
+    ::ffff:0:0/96."""
     if len(address) == 8:
         return address.endswith("7F")
     return address in ("0" * 24 + "01000000", "0" * 16 + "FFFF0000" + "0100007F")
@@ -65,7 +67,7 @@ def test_nothing_listens_beyond_loopback(monkeypatch, chosen):
 
 
 def meet_again(parent: str, folder: str, starts: int) -> list[list[list[str]]]:
-    """The same in every start, of which all but the last fail once all have met."""
+    """The same in every start. All starts but the last fail once all ranks have met."""
     mine = sorted(Path(folder).glob(f"start-*-{os.environ['RANK']}"))
     sockets = meet(parent)
     (Path(folder) / f"start-{len(mine)}-{os.environ['RANK']}").write_text(json.dumps(sockets))
@@ -74,8 +76,8 @@ def meet_again(parent: str, folder: str, starts: int) -> list[list[list[str]]]:
     return [json.loads(path.read_text()) for path in mine] + [sockets]
 
 
-def test_nor_after_restarts_and_none_is_left(tmp_path):
-    """Every start has a store of its own, and that of the one before has gone."""
+def test_no_store_outlives_a_restart_or_listens_beyond_loopback(tmp_path):
+    """Every start has its own store, and the store of the start before is gone."""
     before = listening(os.getpid())
     reports = launch(meet_again, (str(os.getpid()), str(tmp_path), 3), 2, restarts=2)
     assert len(reports) == 3

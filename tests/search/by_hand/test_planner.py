@@ -1,4 +1,4 @@
-"""Plans by hand: what degrees mean, on a small decoder."""
+"""Plans by hand: the meaning of degrees, on a small decoder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def made(text: str) -> HandPlan:
 
 
 def moves(plan: HandPlan) -> list[str]:
-    """The collectives of activations, in order of forward."""
+    """The collectives of activations, in the order of the forward pass."""
     steps = [step for step in plan.steps.steps if isinstance(step, Reshard)]
     return [s.transfer.kind for s in steps if len(s.source.value.type.shape) == 3]
 
@@ -57,7 +57,7 @@ def test_sequence_parallelism_gathers_and_scatters():
     assert {step.node.inputs[0].type.degrees.dims for step in norms} == {(1, 8, 1)}
 
 
-def test_what_is_left_of_the_devices_has_samples_of_its_own():
+def test_remaining_devices_are_cut_by_samples():
     for text, data in (("", 8), ("tensor=2", 4), ("tensor=4,pipeline=2,micro-batches=2", 1)):
         plan = made(text)
         norms = [
@@ -76,7 +76,7 @@ def test_recomputation_takes_time_and_saves_memory():
     assert selective.recompute < full.recompute
 
 
-def test_what_lies_between_the_products_of_attention_is_selected():
+def test_operators_between_products_of_attention_are_selected():
     graph = graph_of(SMALL, BATCH)
     names = [node.name for node in graph.operators if node in between_products(graph)]
     assert names[0] == "batch_matmul"
@@ -103,7 +103,7 @@ def test_sharded_weights_are_gathered_again():
     ],
 )
 def test_a_plan_by_hand_is_a_plan_like_any_other(text: str, tmp_path):
-    """It is derived by rules of the library, and is priced alike when it is read."""
+    """The plan is derived by rules of the library, and has the same price when it is read again."""
     planned = planner(text).plan("small", graph_of(SMALL, BATCH))
     save_plan(planned.plan, tmp_path / "plan.json")
     read: Plan = load_plan(tmp_path / "plan.json")
@@ -112,7 +112,7 @@ def test_a_plan_by_hand_is_a_plan_like_any_other(text: str, tmp_path):
     assert planned.plan.estimates.step_seconds == made(text).seconds
 
 
-def test_degrees_that_do_not_fit_are_told():
+def test_degrees_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="expected a divisor of 8 devices"):
         made("tensor=3")
     with pytest.raises(InputError, match="schedule=zb-h1, expected pipeline=2 or more with it"):
@@ -149,7 +149,7 @@ def test_degrees_are_read():
 
 def test_a_part_of_data_that_is_there_takes_nothing():
     """The causal mask is repeated for heads, of which each device takes its own, and then for the
-    samples of each micro-batch: a view of the mask, as in the runtime."""
+    samples of each micro-batch. It is a view of the mask, as in the runtime."""
     steps = made("tensor=8,micro-batches=2").steps
     moved = [
         s for s in steps.steps if isinstance(s, Reshard) and s.source.value.node.name == "expand"

@@ -1,4 +1,4 @@
-"""Programs simulated as far as a limit: what the whole simulation says, to the last bit."""
+"""Programs simulated up to a limit: the same seconds as the full simulation, to the last bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from search.cost.tasks import ProgramStep, TaskProgram, tasks
 
 @given(programs(), st.booleans(), st.floats(0.5, 1.5), st.sampled_from([0, DEVICES]))
 @settings(deadline=None, max_examples=100)
-def test_it_says_what_the_simulation_says(program, overlap, part, few):
+def test_bounded_simulation_equals_full_simulation_below_the_limit(program, overlap, part, few):
     issued = tasks(program, overlap=overlap)
     whole = run(issued, DEVICES).simulation.step_seconds
     simulation = BoundedSimulation(DEVICES, few)
@@ -29,20 +29,21 @@ def test_it_says_what_the_simulation_says(program, overlap, part, few):
     assert simulation.seconds(issued, limit) == (whole if whole < limit else None)
 
 
-def test_nothing_takes_no_time():
+def test_empty_program_takes_no_time():
     assert BoundedSimulation(DEVICES).seconds([], 1.0) == 0.0
 
 
-def test_a_program_waits_for_nothing_on_other_devices():
-    """A task of devices 1 and 3 alone does not wait for one of device 2, whatever it reads."""
+def test_tasks_do_not_wait_for_tasks_of_other_devices():
+    """A task of devices 1 and 3 alone does not wait for a task of device 2, even if it reads its
+    result."""
     steps = [ProgramStep(POOL[5], NOTHING, ()), ProgramStep(POOL[6], NOTHING, (0,))]
     program = TaskProgram(steps, [])
     assert price(program, DEVICES).step_seconds == 5.0
     assert BoundedSimulation(DEVICES).seconds(tasks(program), 5.1) == 5.0
 
 
-def test_the_longest_way_is_enough_where_all_wait(monkeypatch):
-    """Nothing is simulated of a chain that takes too long, and little where a stream is busy."""
+def test_longest_chain_rules_a_program_out_without_simulation(monkeypatch):
+    """A chain that takes too long needs no simulation, and a busy stream needs little."""
     started: list[object] = []
 
     class Counted(bounded.Clocks):

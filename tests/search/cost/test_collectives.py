@@ -1,4 +1,4 @@
-"""Collectives by their formulas, and for all sets of mesh axes at once as for one group."""
+"""Collectives by their formulas: for all sets of mesh axes at once, and for one group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def around(link: Link, n: int, volume: float) -> float:
 
 
 @given(hops, st.floats(0, 1e10))
-def test_one_level(hop: Hop, volume: float):
+def test_collectives_within_one_level_take_ring_or_tree_time(hop: Hop, volume: float):
     n, link = hop.units, hop.link
     assert float(seconds(ring([hop]), volume)) == pytest.approx(around(link, n, volume))
     tree = 2 * log2(n) * link.latency + 2 * volume / link.bandwidth
@@ -35,9 +35,9 @@ def test_one_level(hop: Hop, volume: float):
 
 @given(st.lists(hops, min_size=1, max_size=4), st.floats(0, 1e10))
 @settings(max_examples=25)
-def test_no_way_by_levels_is_cheaper(levels: list[Hop], volume: float):
-    """All divisions into stages, by the volume that each stage really moves: 1/m of the bytes, in
-    m groups side by side of which each has 1/m of the bandwidth."""
+def test_no_division_of_levels_into_stages_is_cheaper(levels: list[Hop], volume: float):
+    """All divisions into stages, by the bytes that each stage really moves: 1/m of the bytes, in m
+    groups side by side that each have 1/m of the bandwidth."""
     best = np.inf
     for cuts in range(1 << (len(levels) - 1)):
         stages: list[list[Hop]] = [[levels[0]]]
@@ -76,7 +76,8 @@ def test_a_group_of_one_has_nothing_to_do():
 @settings(max_examples=10, deadline=None)
 @given(hop=hops, parts=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5))
 def test_gradients_that_share_a_buffer_share_its_latency(hop: Hop, parts: list[float]):
-    """Together they take as long as the buffers that they fill; a large one takes its own time."""
+    """Gradients in one buffer take as long as the buffer together. A large gradient takes its own
+    time."""
     lines, total = all_reduce([hop]), sum(parts)
     whole = float(seconds(lines, BUCKET))
     in_buckets = sum(float(bucketed(lines, part * BUCKET)) for part in parts)
@@ -94,7 +95,7 @@ def test_on_192_gpus_latency_is_not_that_of_a_flat_ring():
 
 
 @pytest.mark.parametrize("machine", [("summit", 4), ("p3-16xlarge", 2), ("dgx-a100", 3)])
-def test_a_mesh_knows_the_same(machine):
+def test_mesh_and_groups_have_equal_collective_times(machine):
     target = load_machine(machine[0]).with_nodes(machine[1])
     mesh = Mesh(target)
     masks = np.arange(1 << len(mesh))

@@ -1,4 +1,4 @@
-"""The cost model, against its formulas worked out by hand, and the paper's count of elements."""
+"""The cost model, against its formulas computed by hand, and the paper's count of elements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ RATE, MEMORY, LAUNCH = 1e12, 1e10, 1e-6
 
 
 def machine() -> Machine:
-    """Two nodes of four devices; between nodes, ten times the latency and a tenth of the rate."""
+    """Two nodes of four devices. Between nodes, the latency is ten times higher and the rate a
+    tenth."""
     content = {
         "schema_version": 1,
         "name": "test",
@@ -89,7 +90,7 @@ def test_roofline():
 
 
 def test_all_reduce():
-    """A tree where latency counts, a ring where bandwidth does."""
+    """A tree is faster if latency counts, a ring if bandwidth does."""
     tried: list[tuple[int, Precision, int]] = [
         *((1000, "fp32", 4), (10**6, "fp32", 4), (10**6, "fp16", 2))
     ]
@@ -118,7 +119,7 @@ def test_all_reduce_between_nodes():
         )
 
 
-def test_what_stays_is_free_and_what_is_cut_in_place_is_copied():
+def test_equal_layouts_cost_nothing_and_a_cut_in_place_costs_a_copy():
     whole = typed((1000,), copies=4)
     assert moved(default_layout(whole), default_layout(whole)) == 0.0
     cut = typed((1000,), dims=(4,))
@@ -156,7 +157,7 @@ def test_weight():
     cost = CostModel(machine(), speed=PLAIN)
     sync, update = cost.weight(default_layout(typed((1000,), dims=(2,), copies=2)))
     assert sync.groups.tolist() == [[0, 1], [2, 3]]
-    # Of a whole buffer, which a pair exchanges each half to the other, its part.
+    # The weight's part of the time of a whole buffer, of which a pair exchanges the halves.
     assert sync.longest == pytest.approx((2 * ALPHA + BUCKET / BETA) * 2000 / BUCKET)
     assert update.longest == pytest.approx(LAUNCH + 3 * 2000 / MEMORY)
     assert cost.weight(default_layout(typed((1000,), dims=(2,))))[0].longest == 0.0

@@ -1,4 +1,4 @@
-"""Derivations: what is written down of any walk by rules leads from the model to the same graph."""
+"""Derivations: the recorded steps of any walk by rules lead from the model to the same graph."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def plan_of(model: Graph, graph: Graph, steps: Sequence[Application]) -> Plan:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_walk_is_replayed(name: str, library: Library):
-    """At random, by any usable rule anywhere: values shared, merged and unfolded on the way."""
+    """Random walks by any usable rule anywhere: values are shared, merged and unfolded on the
+    way."""
     model = parse_graph(MODELS[name])
     rules = library.concrete(model)
     for seed in range(3):
@@ -78,8 +79,8 @@ def test_a_walk_is_replayed(name: str, library: Library):
         assert followed.steps == 4
 
 
-def test_what_is_unfolded_is_derived_first(library: Library):
-    """A batch norm by its definition, so that its batch can be cut."""
+def test_derivation_begins_with_the_decomposition(library: Library):
+    """A batch norm is decomposed, so that its batch can be cut."""
     model = parse_graph(
         "x = input[64, 4]\ns = weight[4]\nb = weight[4]\n"
         "return mean_loss(batch_norm(relu(x), s, b, eps=0.001))"

@@ -1,5 +1,5 @@
-"""Efficiency curves against the steps that they are fitted to, profiles, kinds of devices, and a
-published time of a training step."""
+"""Efficiency curves against the measurements that they are fitted to, profiles, kinds of devices,
+and a published time of a training step."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_curves_are_monotone_and_above_the_roofline(kind: Any, flops, moved, fac
 
 
 @pytest.mark.parametrize(("size", "reached"), [(1024, 119.4), (2048, 221.8), (8192, 253.7)])
-def test_a_machine_says_what_was_measured(size: int, reached: float):
-    """The products that the machine's file is fitted to."""
+def test_machine_file_reproduces_its_measurements(size: int, reached: float):
+    """The products to which the curves of the machine's file are fitted."""
     flops = 2 * size**3
     seconds = float(standard().seconds("contraction", A100.device, "fp16", flops, 6 * size**2))
     assert flops / seconds == pytest.approx(reached * 1e12, rel=0.05)
@@ -132,13 +132,13 @@ def test_a_profile_replaces_the_curves(tmp_path: Path):
         return float(speed.seconds(kind, machine.device, dtype, flops, moved))
 
     assert seconds("contraction", 1e12, 0) == pytest.approx(0.08)
-    # Half way in logarithms; then below and above all points, and where noise fell.
+    # Half way in logarithms; then below and above all points, and at points where noise fell.
     assert seconds("contraction", 1e9, 0) == pytest.approx((1e-5 * 0.08) ** 0.5)
     assert seconds("contraction", 10, 0) == pytest.approx(1e-5)
     assert seconds("contraction", 3e12, 0) == pytest.approx(0.24)
     assert seconds("pointwise", 0, 1e6) == pytest.approx(6e-6)
     assert seconds("contraction", 1e6, 1e9) == pytest.approx(6e-4)
-    # What was not measured, and other devices.
+    # Other operators and devices than the measured ones.
     others: list[tuple[Any, Any, Device]] = [
         ("reduction", "float32", machine.device),
         ("contraction", "bf16", machine.device),
@@ -270,7 +270,7 @@ def check_priced(chooser: Chooser, graph: Graph, strategy: tuple[int, ...]) -> N
 
 
 def megatron_layer(hidden: int, heads: int, sequence: int, batch: int, tensor: int) -> list[Node]:
-    """What one device computes of a layer of a GPT with sequence parallelism."""
+    """The work of one device for a layer of a GPT with sequence parallelism."""
     rows, part, own = batch * sequence, hidden // tensor, heads // tensor
     products = [(rows, hidden, 3 * part), (rows, part, hidden)]
     products += [(rows, hidden, 4 * part), (rows, 4 * part, hidden)]
@@ -294,11 +294,11 @@ def megatron_layer(hidden: int, heads: int, sequence: int, batch: int, tensor: i
 
 def test_megatrons_22b_step_on_eight_a100():
     """Korthikanti et al. (arXiv 2205.05198, table 5): hidden 6144, 48 layers, 64 heads, sequence
-    2048, batch 4, tensor parallelism over the eight devices of a node: 1.10 s a step where only
-    attention's scores are recomputed.
+    2048, batch 4, tensor parallelism over the eight devices of a node: 1.10 s a step if only the
+    scores of attention are recomputed.
 
-    Ours is less, as nothing waits for a launch here and the update reads and writes no more than it
-    has to; ``make fidelity`` prices the whole plan.
+    Our time is lower: nothing waits for a launch here, and the update reads and writes no more than
+    it has to. ``make fidelity`` prices the whole plan.
     """
     hidden, layers, heads, sequence, batch, tensor = 6144, 48, 64, 2048, 4, 8
     cost = CostModel(A100, Training(precision="fp16"))

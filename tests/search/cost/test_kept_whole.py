@@ -35,14 +35,15 @@ def test_shares_are_of_the_step_and_by_function() -> None:
     }
     top = next(node for node in graph.operators if node.name == TOP.name)
     forward, backward = (cost.compute_seconds(top, needs) for needs in NEEDS)
-    # One reads what is trained, the other does not; the step of this plan takes half a second.
+    # One function reads trained values, the other does not. A step of this plan takes half a
+    # second.
     assert by_function["aten.triu.default"].share == pytest.approx(sum(forward) / 0.5)
     assert by_function["aten.tril.default"].share == pytest.approx(2 * sum(backward) / 0.5)
     assert sum(backward) > sum(forward)
     assert str(by_function["aten.tril.default"]).startswith("aten.tril.default (2 calls, ")
 
 
-def test_a_plan_without_such_functions_has_none() -> None:
+def test_plan_without_opaque_functions_lists_none() -> None:
     graph = parse_graph("x = input[4, 4]\nw = weight[4, 4]\nreturn mean_loss(multiply(x, w))")
     plan, cost = make_plan(graph, graph, 1, {}), CostModel(load_machine("local").with_devices(1))
     assert kept_whole(plan, cost) == ()

@@ -1,4 +1,4 @@
-"""Memory by liveness: what is held when, and what computing again saves."""
+"""Memory by liveness: which tensors are held at which time, and how much recomputation saves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def steps_of(graph: Graph):
 
 
 def elements(text: str, **options) -> int:
-    """Peak of a graph, in elements."""
+    """Peak memory of a graph, in elements."""
     memory = peak_memory(steps_of(parse_graph(text)), SGD, **options)
     return memory.activations // SGD.formats.narrow
 
@@ -46,7 +46,7 @@ def test_weights_gradients_and_states():
         assert memory.total == sum(parts)
 
 
-def test_a_weight_without_a_gradient_has_none():
+def test_weight_without_a_gradient_takes_no_gradient_memory():
     graph = parse_graph(f"{X}v = weight[10, 10]\nreturn mean_loss(matmul(x, w)), relu(v)")
     memory = peak_memory(steps_of(graph), SGD)
     assert (memory.parameters, memory.gradients) == (800, 400)
@@ -63,7 +63,7 @@ def test_a_linear_operator_holds_nothing():
     assert elements(f"{X}return {longer}") == 100 + 200 + LOSS
 
 
-def test_what_is_read_in_the_backward_pass_is_held():
+def test_saved_tensors_are_held_until_the_backward_pass():
     # gelu reads its operand: each of three is held until then, with the gradients of two.
     chain = "gelu(gelu(gelu(matmul(x, w))))"
     assert elements(f"{X}return mean_loss({chain})") == 100 + 3 * 100 + 2 * 100 + LOSS
@@ -106,7 +106,7 @@ def norms(layers: int) -> Graph:
     return parse_graph(f"{text}return mean_loss({value})")
 
 
-def test_computing_again_takes_less_memory_and_more_time():
+def test_recomputation_takes_less_memory_and_more_time():
     steps = steps_of(norms(4))
     cost = CostModel(load_machine("dgx-a100").with_devices(1))
     again = worth_recomputing(steps)
@@ -118,7 +118,7 @@ def test_computing_again_takes_less_memory_and_more_time():
     assert recomputed.step_seconds == pytest.approx(plain.step_seconds + forward)
 
 
-def test_nothing_is_computed_again_where_that_saves_nothing():
+def test_no_operator_is_recomputed_if_recomputation_saves_nothing():
     steps = steps_of(parse_graph(f"{X}return mean_loss(matmul(relu(matmul(x, w)), w))"))
     assert not worth_recomputing(steps)
     steps = steps_of(parse_graph(f"{X}return mean_loss(matmul(x, w))"))
@@ -127,7 +127,8 @@ def test_nothing_is_computed_again_where_that_saves_nothing():
 
 @each("seed", range(25))
 def test_each_tensor_lives_until_its_last_use(seed: int):
-    """On random graphs; computing again changes when, and what is computed is there in time."""
+    """On random graphs. Recomputation changes the lifetimes, and recomputed tensors are there in
+    time."""
     random = Random(seed)
     graph = random_graph(random, 4, random.randrange(1, 9))
     steps = steps_of(graph)
@@ -147,13 +148,14 @@ def test_each_tensor_lives_until_its_last_use(seed: int):
         assert peak_memory(steps, SGD, remade=remade).activations > 0
 
 
-def test_what_an_uncut_graph_keeps_is_what_its_schedule_holds():
+def test_saved_tensors_of_an_uncut_graph_equal_those_of_its_schedule():
     graph = norms(1)
     graph.check()
     kept = saved_positions(graph)
     names = sorted((n.name, sorted(r.operands), sorted(r.outputs)) for n, r in kept.items())
     # The product reads data and, since that needs no gradient, not its weight. Products read the
-    # centred input, the root of the variance, which is repeated, and the normed; relu its operand.
+    # centred input, the root of the variance, which is repeated, and the normed tensor; relu its
+    # operand.
     assert names == [
         ("matmul", [0], []),
         ("multiply", [0], []),

@@ -1,4 +1,4 @@
-"""What searches tell of themselves."""
+"""The progress that searches report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def library() -> Library:
 
 
 def check(told: list[Status], seconds: float) -> None:
-    """Candidates and the best only get more and better, and the best is what is returned."""
+    """Check that candidates only get more and the best plan only better, and that the best is
+    returned."""
     counts = [status.candidates for status in told]
     assert counts == sorted(counts)
     assert counts[-1] > 1
@@ -50,7 +51,7 @@ LEVELS = {"substitute", "map", "refine", "pipeline"}
         ("pipeline", {"1 stage x 2 micro-batches", "2 stages x 2 micro-batches"}),
     ],
 )
-def test_planners_tell_how_far_they_are(planner, works, library):
+def test_planners_report_their_progress(planner, works, library):
     told: list[Status] = []
     machine = load_machine("local").with_devices(2)
     chosen = planner_of(planner, machine, library, 60.0, SGD, None, progress=told.append)
@@ -61,7 +62,7 @@ def test_planners_tell_how_far_they_are(planner, works, library):
     check(told, plan.estimates.step_seconds)
 
 
-def test_what_cannot_be_run_is_no_best():
+def test_priced_plan_that_cannot_run_is_not_the_best():
     told: list[Status] = []
     teller = Teller(told.append)
     teller.works_on("all", "map")
@@ -77,8 +78,8 @@ def test_phases_add_up():
 
 
 @pytest.mark.parametrize(("model", "devices"), [("mlp-mnist", 2), ("dlrm-tiny", 4)])
-def test_no_plan_is_faster_than_the_bound_that_is_told(model, devices, library):
-    """Of one graph, on all devices: that of the model, without rewrites."""
+def test_no_plan_is_faster_than_the_reported_bound(model, devices, library):
+    """For one graph on all devices: the bound is that of the model, without rewrites."""
     told: list[Status] = []
     machine = load_machine("dgx-a100").with_devices(devices)
     asked = SearchOptions(Mode.PARALLEL)
@@ -93,14 +94,14 @@ def test_no_plan_is_faster_than_the_bound_that_is_told(model, devices, library):
     assert all(status.gap is None or 0 <= status.gap < 1 for status in told)
 
 
-def test_the_gap_is_what_the_best_can_lose():
+def test_gap_is_the_part_that_the_best_plan_may_still_lose():
     assert Status("all", 1, 4.0, "map", 3.0).gap == 0.25
     assert Status("all", 1, 4.0, "map", 5.0).gap == 0.0
     assert Status("all", 1, None, "map", 3.0).gap is None
     assert Status("all", 1, 4.0).gap is None
 
 
-def test_time_ends_what_is_under_way_only():
+def test_deadline_is_checked_only_within_the_work_under_way():
     with timed_by(count(0.0, 0.25).__next__):
         phases = Phases(now() + 1.0, has_plan=True)
         with phases.under_way():
@@ -130,14 +131,14 @@ def test_a_part_of_the_work_leaves_time_for_the_rest():
         part = phases.part(2 / 3)
         assert part.seconds is phases.seconds
         clock[0] = 8.0
-        part.check()  # it has nothing yet
+        part.check()  # the search has no plan yet
         part.has_plan = True
         with pytest.raises(OutOfTime):
             part.check()
         assert not phases.is_over
 
 
-def test_what_takes_long_to_write_down_ends_earlier():
+def test_search_ends_earlier_if_plans_are_long_to_build():
     clock = [8.0]
     with timed_by(lambda: clock[0]):
         few, many = (Phases.of(0.0, 10.0, count, Teller()) for count in (100, 10_000))

@@ -1,4 +1,4 @@
-"""The simulated time of a step: streams by device, what overlaps, and changes of a program."""
+"""The simulated time of a step: streams by device, overlap, and changes of a program."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def checked(text: str) -> Graph:
 
 
 def views_at(graph: Graph, starts: dict[str, int]) -> dict[Node, MachineView]:
-    """Views from the first device on, or from where ``starts`` says for an operator's name."""
+    """Views from the first device on, or from the device that ``starts`` gives for an operator's
+    name."""
     return {
         node: MachineView.packed(starts.get(node.name, 0), grid(node))
         for node in graph.nodes
@@ -64,7 +65,7 @@ return mean_loss(add(relu(w), gelu(v)))
 """
 
 
-def test_one_device_does_one_thing_after_the_other():
+def test_step_time_on_one_device_is_the_sum_of_its_tasks():
     graph, cost = checked(BRANCHES), cost_of(2)
     simulation = simulate(schedule(graph, views_at(graph, {})), cost)
     operators = [node for node in graph.nodes if not node.is_leaf]
@@ -104,7 +105,7 @@ def test_disjoint_branches_run_at_the_same_time():
 
 
 def test_gradients_from_several_readers_are_added_up():
-    """Two additions for three readers, one of them an operator that reads the tensor twice."""
+    """Three readers need two additions, also if one operator reads the tensor twice."""
     text = "x = input[64, 64]\nw = weight[64, 64]\ny = matmul(x, w)\nreturn mean_loss({})"
     several = checked(text.format("add(multiply(y, y), relu(y))"))
     apart = checked(text.format("add(multiply(y, w), relu(w))"))
@@ -123,7 +124,7 @@ def test_a_deep_model_is_simulated_from_its_end():
     assert simulation.backward > 1500 * cost_of(1).machine.device.kernel_latency
 
 
-def test_nothing_goes_back_without_weights():
+def test_graph_without_weights_has_no_backward_pass():
     graph = checked("x = input[8, 8]\nreturn mean_loss(relu(x))")
     simulation = simulate(schedule(graph, views_at(graph, {})), cost_of(1))
     assert simulation.backward == simulation.sync == simulation.update == 0
@@ -156,7 +157,7 @@ def data_parallel(widths: int, size: int = 512) -> Graph:
 
 
 def test_gradients_are_exchanged_behind_the_rest_of_the_backward_pass(monkeypatch):
-    """All but those of the first layer, which come last."""
+    """All gradients but those of the first layer, which come last."""
     monkeypatch.setattr("search.cost.tasks.FULL", 1 << 20)  # each has a buffer of its own
     graph, cost = data_parallel(3), cost_of(2)
     steps = schedule(graph, views_at(graph, {}))
@@ -187,8 +188,8 @@ def test_gradients_are_exchanged_behind_the_rest_of_the_backward_pass(monkeypatc
 
 
 def test_small_gradients_share_an_all_reduce():
-    """Three layers of 256 KiB: one buffer, sent when the last gradient is there; no update begins
-    before the sums are there."""
+    """Three layers of 256 KiB share one buffer. It is sent when the last gradient is there, and no
+    update begins before the sums are there."""
     graph, cost = data_parallel(3, 256), cost_of(2)
     done = run(tasks(program(schedule(graph, views_at(graph, {})), cost)), 2)
     by_phase = {phase: [e for e in events(done, 0) if e.task.phase == phase] for phase in range(4)}
@@ -221,7 +222,7 @@ def test_buffers_are_of_gradients_that_the_same_devices_add_up():
     assert sorted(_buffers(range(4), given)) == [(1,), (3, 0)]
 
 
-def test_nothing_moves_back_where_the_loss_is_put_together():
+def test_joining_the_loss_has_no_backward_resharding():
     graph, cost = data_parallel(1), cost_of(2)
     steps = schedule(graph, views_at(graph, {}))
     (joining,) = [i for i, step in enumerate(steps.steps) if isinstance(step, Reshard)]
@@ -240,7 +241,7 @@ def test_an_empty_program_takes_no_time():
 
 
 def by_hand(given: list[Task]) -> tuple[list[list[float]], float]:
-    """Each task's result by device, and when the last ends; one device at a time."""
+    """The end of each task by device, and of the last task; computed one device at a time."""
     clocks = [[0.0] * DEVICES for _ in range(2)]
     ready: list[list[float]] = []
     for task in given:
@@ -272,7 +273,7 @@ def test_tasks_start_when_they_can(given_program, overlap):
 
 @given(programs())
 @settings(deadline=None, max_examples=20)
-def test_tasks_are_issued_after_what_they_use(given_program):
+def test_tasks_are_issued_after_their_operands(given_program):
     issued = tasks(given_program)
     for number, task in enumerate(issued):
         assert all(other < number for other in task.after)
@@ -289,7 +290,7 @@ def test_tasks_are_issued_after_what_they_use(given_program):
 
 @st.composite
 def changes(draw: st.DrawFn) -> tuple[TaskProgram, TaskProgram]:
-    """A program of some length, and another with a few steps changed, dropped or added."""
+    """A program of some length, and the same with a few steps changed, dropped or added."""
     before = draw(programs(most=40))
     steps = list(before.steps)
     for _ in range(draw(st.integers(0, 3))):
@@ -308,8 +309,8 @@ def changes(draw: st.DrawFn) -> tuple[TaskProgram, TaskProgram]:
 
 @given(changes())
 @settings(deadline=None, max_examples=30)
-def test_a_change_is_simulated_as_the_whole(pair):
-    """To the last bit: starts, results, clocks and phases."""
+def test_changed_program_is_simulated_as_from_the_start(pair):
+    """Starts, results, clocks and phases are equal to the last bit."""
     before, after = (tasks(given_program) for given_program in pair)
     whole, changed = run(after, DEVICES), run(after, DEVICES, run(before, DEVICES))
     assert changed.simulation == whole.simulation
@@ -323,7 +324,7 @@ def test_a_change_is_simulated_as_the_whole(pair):
             np.testing.assert_array_equal(a, b)
 
 
-def test_what_was_issued_before_a_change_is_not_simulated_again():
+def test_tasks_issued_before_a_change_are_not_simulated_again():
     steps = [ProgramStep(POOL[i % len(POOL)], NOTHING, (i - 1,) if i else ()) for i in range(100)]
     before = run(tasks(TaskProgram(steps, [])), DEVICES)
     steps[70] = steps[70]._replace(forward=POOL[5])

@@ -1,4 +1,4 @@
-"""What is chosen to be recomputed: it fits, and takes little longer."""
+"""The operators chosen for recomputation: the plan fits, and takes little longer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COST = CostModel(load_machine("dgx-a100").with_devices(1), Training("sgd"))
 
 @cache
 def steps() -> Schedule:
-    """A transformer with little weights and much attention, on one device."""
+    """A transformer with few weights and much attention, on one device."""
     graph = transformer(LAYERS)
     return schedule(graph, {n: MachineView.packed(0, grid(n)) for n in graph.operators})
 
@@ -65,7 +65,7 @@ def test_selective_recomputation_repeats_no_product_with_a_weight():
 
 
 @pytest.mark.parametrize("part", [0.95, 0.7, 0.4, 0.1, 0.0])
-def test_what_is_chosen_fits_and_takes_no_longer_than_all(part: float):
+def test_chosen_recomputation_fits_and_is_no_slower_than_full(part: float):
     (full,) = ways(0)
     least, most = counted(full), counted(frozenset())
     limit = int(least + part * (most - least))
@@ -82,11 +82,11 @@ def test_the_more_room_the_less_is_recomputed():
     assert taken == sorted(taken, reverse=True)
 
 
-def test_nothing_may_be_recomputed():
+def test_recompute_none_allows_no_choice():
     assert not ways(0, Recompute.NONE)
 
 
-def test_where_nothing_helps_the_least_is_found():
+def test_least_memory_is_chosen_if_nothing_fits():
     (nodes,) = ways(1)
     assert nodes == ways(0)[0]
 
@@ -103,7 +103,7 @@ def test_communication_again_runs_beside_computation():
     streams = [task.stream for task in every.tasks if task.phase == RECOMPUTE]
     assert streams.count(COMMUNICATE) == 2
     assert streams.count(COMPUTE) == len(streams) - 2 > 0
-    # What goes back waits for what is gathered again.
+    # The backward pass waits for tensors that are gathered again.
     (task,) = again
     at = run.tasks.index(task)
     readers = [other for other in run.tasks if at in other.after]

@@ -1,4 +1,5 @@
-"""A schedule with few blocks, unrolled, is that of the whole: seconds and bytes to the last bit."""
+"""A schedule of a few blocks, unrolled, equals that of the whole model: seconds and bytes to the
+last bit."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def scheduled(chooser: Chooser, choice: Choice) -> Schedule:
     price=st.sampled_from([0.0, 1e-12, 1e-10]),
     exposed=st.sampled_from([ALL, Exposed(exchange=0.0, loss=0.0), Exposed(resharding=0.1)]),
 )
-def test_a_few_blocks_are_as_the_whole(model, more: int, price: float, exposed: Exposed):
+def test_unrolled_blocks_equal_the_whole_schedule(model, more: int, price: float, exposed: Exposed):
     short, whole = model(BLOCKS_KEPT), model(BLOCKS_KEPT + more)
     chooser = chooser_of(short, more)
     choice = chooser.choose(short, price, exposed=exposed)
@@ -73,7 +74,7 @@ def test_a_few_blocks_are_as_the_whole(model, more: int, price: float, exposed: 
 @settings(max_examples=6, deadline=None)
 @given(more=st.integers(1, 5), price=st.sampled_from([0.0, 1e-11]))
 def test_the_sum_of_a_few_blocks_is_that_of_the_whole(more: int, price: float):
-    """Blocks that stand for others count as often in what is chosen by."""
+    """Blocks that stand for others count as many times in the sum that is minimized."""
     short, whole = blocks(BLOCKS_KEPT), blocks(BLOCKS_KEPT + more)
     chooser, other = chooser_of(short, more), chooser_of(whole, 0)
     choice = chooser.choose(short, price)

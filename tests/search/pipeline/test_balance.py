@@ -1,4 +1,4 @@
-"""Stages are as even as they can be: against every partition of short rows."""
+"""Stages are as even as possible: against every partition of short rows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from search.pipeline import balance
 from search.pipeline.balance import (
     Band,
     ChunkMemory,
-    Crossing,
-    CrossingSeconds,
     OperatorBytes,
     balanced,
     in_flight,
     sums,
 )
+from search.pipeline.cut_crossings import Crossing, CrossingSeconds
 
 limits = st.floats(1.0, 20.0)
 values = st.lists(st.floats(0.0, 8.0), min_size=1, max_size=7)
@@ -27,7 +26,7 @@ values = st.lists(st.floats(0.0, 8.0), min_size=1, max_size=7)
 
 @st.composite
 def rows(draw):
-    """Seconds and bytes of operators in a row, and tensors between them."""
+    """Seconds and bytes of operators in a row, and seconds of the tensors between them."""
     seconds = draw(values)
     count = len(seconds)
     memory = draw(st.lists(st.floats(0.0, 4.0), min_size=count, max_size=count))
@@ -41,7 +40,7 @@ def rows(draw):
 
 
 def spent(start: int, end: int, seconds: list[float], crossings: list[Crossing]) -> float:
-    """A stage's own seconds, with what it gets from stages before and gives to later ones."""
+    """The seconds of a stage, with receiving from earlier stages and sending to later ones."""
     total = sum(seconds[start:end])
     for c in crossings:
         comes = c.maker < start and any(start <= reader < end for reader in c.readers)
@@ -52,7 +51,7 @@ def spent(start: int, end: int, seconds: list[float], crossings: list[Crossing])
 
 @settings(max_examples=30, deadline=None)
 @given(rows())
-def test_the_table_has_what_each_stage_spends(row):
+def test_table_holds_the_seconds_of_each_stage(row):
     seconds, _, crossings = row
     every, crossing = Band(0, len(seconds)), CrossingSeconds(crossings)
     table = sums(seconds)(every, every) + crossing.received(every, every)
@@ -64,8 +63,8 @@ def test_the_table_has_what_each_stage_spends(row):
 
 @settings(max_examples=30, deadline=None)
 @given(rows(), st.data())
-def test_a_part_of_the_table_is_what_it_is_in_the_whole(row, data):
-    """To the last bit: what comes and goes is added up in the same order."""
+def test_part_of_the_table_equals_that_part_of_the_whole_table(row, data):
+    """The parts are equal to the last bit: times of transfers are added up in the same order."""
     seconds, _, crossings = row
     places = st.integers(0, len(seconds))
     starts, ends = (Band(*sorted((data.draw(places), data.draw(places)))) for _ in range(2))
@@ -86,14 +85,14 @@ def memory_of(weights, activations, stages: int, micro_batches: int, limit: floa
 @settings(max_examples=60, deadline=None)
 @given(row=rows(), stages=st.integers(1, 4), micro_batches=st.integers(1, 4), limit=limits)
 def test_no_partition_is_more_even(few, row, stages, micro_batches, limit):
-    """Whether all stages are looked at, or those between bands as in long rows."""
+    """All stages are priced, or only those between bands, as in long rows."""
     seconds, memory, crossings = row
     count = len(seconds)
     own, crossing = sums(seconds), CrossingSeconds(crossings)
     holds = memory_of(memory, seconds, stages, micro_batches, limit)
 
     def table(stage: int, starts: Band, ends: Band):
-        # Links between stages differ: here, what comes takes longer the later the stage.
+        # Links between stages differ: here, receiving takes longer for later stages.
         comes, goes = crossing.received(starts, ends), crossing.sent(starts, ends)
         return own(starts, ends) + (1 + stage) * comes + goes
 
@@ -107,7 +106,7 @@ def test_no_partition_is_more_even(few, row, stages, micro_batches, limit):
     best = min((slowest(bounds) for bounds in every), default=np.inf)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(balance, "FEW", few)
-        if not few:  # tables are made by parts too
+        if not few:  # Tables are made by parts too.
             patch.setattr(balance, "LARGEST", 1)
             patch.setattr(balance, "PART", 2)
         partition = balanced(table, seconds, stages, holds)
@@ -122,8 +121,8 @@ def test_no_partition_is_more_even(few, row, stages, micro_batches, limit):
 
 @settings(max_examples=40, deadline=None)
 @given(rows(), st.integers(1, 4), st.integers(1, 4), limits)
-def test_what_could_not_fit_has_no_stages_that_do(row, stages, micro_batches, limit):
-    """And what does not fit is told beforehand."""
+def test_partition_is_found_exactly_if_some_partition_fits(row, stages, micro_batches, limit):
+    """A row that cannot fit is reported before the search."""
     seconds, memory, _ = row
     holds = memory_of(memory, seconds, stages, micro_batches, limit)
     own, count = sums(seconds), len(seconds)
@@ -153,8 +152,29 @@ def test_stages_that_fit_lie_in_the_bands_of_memory(row, stages, micro_batches, 
         assert all(holds.first(s, b) <= a and b <= holds.last(s, a) for s, a, b in pairs)
 
 
-def test_of_a_long_row_little_is_looked_at():
-    """And the stages are those of the whole table."""
+@settings(max_examples=40, deadline=None)
+@given(row=rows(), stages=st.integers(1, 5), micro_batches=st.integers(1, 4), limit=limits)
+def test_equal_stages_share_their_tables(row, stages, micro_batches, limit):
+    seconds, memory, crossings = row
+    own, crossing, made = sums(seconds), CrossingSeconds(crossings), []
+    holds = memory_of(memory, seconds, stages, micro_batches, limit)
+
+    def table(_: int, starts: Band, ends: Band):
+        made.append(starts)
+        return own(starts, ends) + crossing.received(starts, ends) + crossing.sent(starts, ends)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"FEW": 0, "LARGEST": 1, "PART": 2, "OVERLAP": 0}.items():
+            patch.setattr(balance, name, value)
+        patch.setattr(balance, "GREEDY_SLACK", ())
+        apart = balanced(table, seconds, stages, holds)
+        looks = len(made)
+        assert balanced(table, seconds, stages, holds, lambda _: None) == apart
+    assert len(made) - looks <= looks
+
+
+def test_balancing_a_long_row_prices_few_of_its_stages():
+    """The stages are those of the whole table."""
     seconds = np.random.default_rng(0).uniform(0.5, 1.5, 700)
     own, looked = sums(seconds), []
 
@@ -170,5 +190,5 @@ def test_of_a_long_row_little_is_looked_at():
         assert balanced(table, seconds, 8) == partition
 
 
-def test_more_stages_than_operators_are_none():
+def test_no_partition_has_more_stages_than_operators():
     assert balanced(lambda _, a, b: sums([1.0, 2.0])(a, b), [1.0, 2.0], 3) is None

@@ -1,4 +1,5 @@
-"""Pipelines that a planner asks for before its search has ended: one search, the best of both."""
+"""Pipelines that a planner asks for during its search: they are searched once, and the better plan
+is returned."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
-from search.cost.planned import NoFasterPlan, NoPlanInTime, Planned, SearchReport, Stop
+from search.cost.planned import (
+    InterruptedWithPlan,
+    NoFasterPlan,
+    NoPlanInTime,
+    Planned,
+    SearchReport,
+    Stop,
+)
 from search.pipeline.beside import WithPipelines
 from search.plan.planner import MeshPlanner
 from search.split import blocks as module
@@ -22,7 +30,7 @@ from search.split.blocks import folded
 from substitutions.rules.store import load_library
 
 Outcome = float | BaseException
-"""Seconds of a step of the plan that a planner makes, or what it raises in its place."""
+"""Seconds of a step of the plan that a planner makes, or the exception that it raises instead."""
 NOTHING_FITS = NegativeAnswer("m: nothing fits")
 
 
@@ -32,7 +40,7 @@ def any_plan() -> Plan:
 
 
 def made(plan: Plan, outcome: Outcome, stop: Stop = "exhausted") -> Planned:
-    """Raises what the outcome is, where that is no time."""
+    """The plan of an outcome. Raises the outcome if it is an exception."""
     if isinstance(outcome, BaseException):
         raise outcome
     estimates = plan.estimates.model_copy(update={"step_seconds": outcome})
@@ -59,7 +67,8 @@ class Pipelines:
 
 @dataclass
 class Asking:
-    """A planner that asks for its rival when it knows a plan of so many seconds, and hears."""
+    """A planner that asks for its rival when it has a plan of ``known`` seconds, and notes the
+    answer."""
 
     any_plan: Plan
     outcome: Outcome
@@ -86,7 +95,7 @@ def of_both(asking: Asking, pipelines: Pipelines) -> WithPipelines:
 
 
 @pytest.mark.parametrize(("plain", "pipelined"), [(3.0, 4.0), (4.0, 3.0), (3.0, 3.0)])
-def test_who_asks_for_a_rival_has_it_searched_once(any_plan, plain: float, pipelined: float):
+def test_rival_is_searched_once_for_the_planner_that_asks(any_plan, plain: float, pipelined: float):
     asking, pipelines = Asking(any_plan, plain), Pipelines(any_plan, [pipelined])
     answer = of_both(asking, pipelines).plan("m", any_plan.model)
     assert asking.heard == [pipelined]
@@ -109,8 +118,8 @@ def test_a_rival_without_a_plan_rules_nothing_out(any_plan, outcome: Outcome, st
 
 
 @pytest.mark.parametrize("has_plan", [False, True])
-def test_who_interrupts_a_rival_ends_the_search_that_asked(any_plan, has_plan: bool):
-    """Whether or not the pipelines had a plan by then, which is taken where it is faster."""
+def test_interrupt_of_a_rival_ends_the_search_that_asked(any_plan, has_plan: bool):
+    """Whether the pipelines had a plan by then or not. If it is faster, it is taken."""
     asking = Asking(any_plan, 3.0)
     pipelines = Pipelines(any_plan, [2.0 if has_plan else KeyboardInterrupt()], "interrupted")
     answer = of_both(asking, pipelines).plan("m", any_plan.model)
@@ -120,22 +129,23 @@ def test_who_interrupts_a_rival_ends_the_search_that_asked(any_plan, has_plan: b
     assert answer.report.stop == "interrupted"
 
 
-def test_a_rival_is_the_plan_where_who_asked_has_none(any_plan):
+def test_rival_is_the_plan_if_the_planner_that_asked_has_none(any_plan):
     pipelines = Pipelines(any_plan, [4.0])
     both = of_both(Asking(any_plan, NOTHING_FITS), pipelines)
     assert both.plan("m", any_plan.model).plan.estimates.step_seconds == 4.0
     assert pipelines.limits == [5.0]
 
 
-def test_slower_pipelines_are_looked_for_where_nothing_else_fits(any_plan):
-    """What was known when the rival was asked for came to nothing, so its limit falls."""
+def test_slower_pipelines_are_searched_if_no_other_plan_fits(any_plan):
+    """The plan that was known when the planner asked for its rival came to nothing, so the limit is
+    dropped."""
     pipelines = Pipelines(any_plan, [NOTHING_FITS, 7.0])
     both = of_both(Asking(any_plan, NOTHING_FITS), pipelines)
     assert both.plan("m", any_plan.model).plan.estimates.step_seconds == 7.0
     assert pipelines.limits == [5.0, inf]
 
 
-def test_no_pipeline_of_any_time_is_looked_for_once(any_plan):
+def test_pipelines_are_searched_once_if_the_first_limit_is_infinite(any_plan):
     pipelines = Pipelines(any_plan, [NOTHING_FITS])
     both = of_both(Asking(any_plan, NOTHING_FITS, known=inf), pipelines)
     with pytest.raises(NegativeAnswer, match="nothing fits"):
@@ -151,7 +161,7 @@ def test_each_model_has_a_rival_of_its_own(any_plan):
     assert asking.heard == [2.0, 6.0]
 
 
-def test_what_a_rival_has_outdone_is_reported_with_it(any_plan):
+def test_report_of_an_outdone_search_is_added_to_the_rivals(any_plan):
     report = SearchReport(5, 3, "exhausted", {})
     both = of_both(
         Asking(any_plan, NoFasterPlan("m", report, 2.5)), Pipelines(any_plan, [4.0], "time")
@@ -163,7 +173,7 @@ def test_what_a_rival_has_outdone_is_reported_with_it(any_plan):
     assert answer.data_parallel_seconds == 2.5
 
 
-def test_who_interrupts_before_any_other_plan_has_the_rival(any_plan):
+def test_interrupt_before_any_other_plan_returns_the_rival(any_plan):
     for pipelined in (4.0, NOTHING_FITS):
         both = of_both(Asking(any_plan, KeyboardInterrupt()), Pipelines(any_plan, [pipelined]))
         if pipelined == 4.0:
@@ -175,7 +185,7 @@ def test_who_interrupts_before_any_other_plan_has_the_rival(any_plan):
 
 @dataclass
 class Rivals:
-    """Of so many seconds, and what was known each time that it was asked for."""
+    """A rival that takes ``seconds``. It notes the known seconds of each request."""
 
     seconds: float
     known: list[float] = field(default_factory=list[float])
@@ -185,7 +195,7 @@ class Rivals:
         return self.seconds
 
 
-def test_a_deep_model_asks_once_and_leaves_out_what_is_slower(monkeypatch: pytest.MonkeyPatch):
+def test_deep_model_asks_for_a_rival_once_and_drops_slower_plans(monkeypatch: pytest.MonkeyPatch):
     whole = layers(14, 64, 64)  # so little work that fewer devices may be faster
     monkeypatch.setattr(module, "MOST_FREE", 20)
     assert folded(whole) is not None
@@ -195,12 +205,31 @@ def test_a_deep_model_asks_once_and_leaves_out_what_is_slower(monkeypatch: pytes
         return MeshPlanner(machine, load_library(), training=training, rival=rival).plan("d", whole)
 
     alone, slower, faster = answer(None), Rivals(inf), Rivals(0.0)
-    beside, outdone = answer(slower), answer(faster)
+    beside = answer(slower)
+    with pytest.raises(NoFasterPlan) as outdone:
+        answer(faster)
     assert len(slower.known) == len(faster.known) == 1
     assert slower.known[0] == faster.known[0] < inf
     assert beside.plan == alone.plan
     assert beside.report.simulated == alone.report.simulated
-    assert outdone.report.simulated < alone.report.simulated
+    assert outdone.value.report.simulated < alone.report.simulated
+
+
+def test_a_plan_is_not_completed_if_an_interrupted_rival_is_faster(monkeypatch: pytest.MonkeyPatch):
+    """The user waits."""
+    monkeypatch.setattr(module, "MOST_FREE", 20)
+
+    def interrupted(name: str, graph: Graph, known: float) -> float:
+        raise InterruptedWithPlan(known * factor)
+
+    planner = MeshPlanner(load_machine("dgx-a100").with_devices(2), load_library())
+    planner.rival = interrupted
+    factor = 0.5
+    with pytest.raises(NoFasterPlan) as outdone:
+        planner.plan("d", layers(14, 64, 64))
+    assert outdone.value.report.stop == "interrupted"
+    factor = 2.0
+    assert planner.plan("d", layers(14, 64, 64)).report.stop == "interrupted"
 
 
 def test_a_shallow_model_asks_for_no_rival():

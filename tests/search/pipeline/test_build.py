@@ -1,4 +1,5 @@
-"""What a pipeline computes: the model's outputs and gradients, from slices of the batch."""
+"""The graph of a pipeline: it computes the model's outputs and gradients from slices of the
+batch."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def library():
 
 
 def built(source: Streams, library, slices: int, stages: int):
-    """The pipeline with bounds that part the operators evenly, for 4 devices."""
+    """The pipeline with bounds that divide the operators evenly, for 4 devices."""
     cost = CostModel(load_machine("dgx-a100").with_devices(4 // stages))
     batches = MicroBatches(source, cost, Cuts(library.concrete(source.graph)), slices)
     count = len(batches.nodes)
@@ -75,7 +76,7 @@ def run(nodes: list[Node], known: Tensors) -> None:
 
 
 def sliced_from_whole(source: Streams) -> set[Value]:
-    """What is there as a whole and read slice by slice: along its first dimension."""
+    """A tensor that is whole, and read slice by slice along its first dimension."""
     sliced: set[Value] = set()
     for node, name in source.axes.items():
         ranks = tuple(value.rank for value in node.inputs)
@@ -101,9 +102,9 @@ def leaves(graph: Graph) -> Tensors:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("slices", [2, 4])
 def test_gradients_need_no_other_slice(name, slices, library):
-    """1F1B runs the backward pass of a micro-batch before others have gone forward: the gradient
-    that the tail gives a slice, with nothing in the place of the others, is its share of the
-    model's."""
+    """1F1B runs the backward pass of a micro-batch before others have gone forward. So the gradient
+    that the tail gives a slice, with zeros in place of the others, is its share of the model's
+    gradient."""
     source = streams(model_graph(name), library)
     graph = source.graph
     sliced = [node for node in graph.nodes if node in source.axes]
@@ -140,7 +141,7 @@ def test_inputs_are_pipelined_once_and_nothing_is_joined_between(library):
     inputs = [leaf for leaf in cut.graph.leaves if leaf.leaf.kind == "input"]
     assert names.count("pipeline") == len(inputs)
     readers = {value.node for node in source.tail for value in node.inputs} & source.axes.keys()
-    # Those of the model's outputs that hold samples are joined, too.
+    # Outputs of the model that hold samples are joined, too.
     ends = readers | {value.node for value in graph_outputs(source) if value.node in source.axes}
     assert names.count("batch") == len(ends)
     rules = [step.text for step in cut.steps]
@@ -155,7 +156,7 @@ def graph_outputs(source: Streams) -> tuple[Value, ...]:
     return source.graph.outputs
 
 
-def test_what_reads_all_samples_together_is_refused(library):
+def test_operators_that_read_all_samples_together_are_refused(library):
     normed = (
         "x = input[8, 6]\nw = weight[6, 4]\ng = weight[4]\nb = weight[4]\n"
         "return mean_loss(batch_norm(matmul(x, w), g, b, eps=0.1))"
@@ -182,27 +183,27 @@ y = sum_loss(matmul(multiply(x, h), w))
 """
 
 
-def test_what_depends_on_inputs_alone_is_computed_ahead(library):
-    """The tail need not be linear in it; what else reads it takes slices of it."""
+def test_operators_that_depend_on_inputs_alone_are_computed_ahead(library):
+    """The tail need not be linear in such an operator. Other readers take slices of it."""
     source = streams(parse_graph(f"{AHEAD}return divide(y, n)"), library)
     assert sorted(node.name for node in source.ahead) == ["multiply", "sum_loss", "tanh"]
     assert {"matmul", "multiply"} <= {node.name for node in source.axes}
     assert source.ahead.isdisjoint({*source.axes, *source.tail})
 
 
-def test_no_more_is_computed_ahead_than_the_tail_asks_for(library):
+def test_only_operands_of_the_tail_are_computed_ahead(library):
     source = streams(parse_graph(f"{AHEAD}return add(y, n)"), library)
     assert not source.ahead
 
 
-def test_a_quotient_by_what_depends_on_a_weight_is_refused(library):
+def test_quotient_by_a_tensor_that_depends_on_a_weight_is_refused(library):
     trained = "x = input[8, 6]\nw = weight[6, 4]\ny = sum_loss(matmul(x, w))\n"
     with pytest.raises(NegativeAnswer, match="divide reads all samples together"):
         streams(parse_graph(f"{trained}return divide(sum_loss(x), y)"), library)
 
 
 def test_a_transposed_operand_does_not_stream(library):
-    """Each sample with every other: slices of one side would need the other whole."""
+    """Each sample meets every other: slices of one side would need the whole other side."""
     gram = (
         "x = input[8, 8]\nw = weight[8, 8]\nh = matmul(x, w)\n"
         "return mean_loss(matmul(h, transpose(h, dim0=0, dim1=1)))"
@@ -247,8 +248,8 @@ def test_a_pipeline_follows_from_the_model_step_by_step(name, library):
 
 
 @pytest.mark.parametrize("name", [*REPLAYED, "decoder", "labels"])
-def test_a_pipeline_of_templates_is_the_one_of_its_steps(name, library):
-    """Whatever strategies operators have, wherever stages end, however tensors cross."""
+def test_pipeline_of_templates_equals_that_of_its_steps(name, library):
+    """For any strategies of operators, any bounds of stages, and any crossings of tensors."""
     graphs = {"decoder": lambda: graph_of(DECODER, 8), "labels": lambda: model_graph("labels")}
     graph = graphs[name]() if name in graphs else parse_graph(REPLAYED[name])
     source, machine, random = streams(graph, library), two_nodes(1e7), Random(name)

@@ -1,4 +1,4 @@
-"""1F1B: what a step takes, interleaved or not."""
+"""The time of a step by 1F1B, interleaved or not, and by ZB-H1."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_interleaved_equal_stages_take_the_closed_form(count, rounds, interleave
 def longest_path(
     own: list[StageSeconds], micro_batches: int, interleave: int, schedule: ScheduleKind = "1f1b"
 ) -> float:
-    """The step as the longest path through all that has to wait for something."""
+    """The time of a step as the longest path through all dependences."""
     graph: nx.DiGraph[object] = nx.DiGraph()
     last, count = len(own) - 1, len(own) // interleave
 
@@ -72,8 +72,8 @@ def test_a_step_takes_the_longest_chain_of_waiting(own, micro_batches):
 
 @settings(max_examples=40, deadline=None)
 @given(chunks, st.integers(10, 70))
-def test_many_micro_batches_take_what_all_turns_take(own, micro_batches):
-    """Of which only some are followed."""
+def test_step_time_of_many_micro_batches_equals_that_of_all_turns(own, micro_batches):
+    """Only some of the micro-batches are followed."""
     every, interleave = own
     count = len(every) // interleave
     ends = flush_ends(every, micro_batches, interleave)
@@ -83,7 +83,7 @@ def test_many_micro_batches_take_what_all_turns_take(own, micro_batches):
 
 
 def test_few_of_many_micro_batches_are_followed(monkeypatch):
-    """Where one stage is slower than the others, which soon wait for it in each round."""
+    """One stage is slower than the others, which soon wait for it in each round."""
     followed: list[int] = []
     every = clock.turn_ends
 
@@ -101,7 +101,8 @@ def test_few_of_many_micro_batches_are_followed(monkeypatch):
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 9), st.integers(0, 40), *[st.integers(0, 9)] * 3)
 def test_equal_stages_wait_by_zb_h1_as_its_paper_says(count, more, shorter, forward, backward):
-    """Qi et al., table 2: (p - 1) (F + B - W), where weights take no longer than the others."""
+    """Qi et al., table 2: (p - 1) (F + B - W), if the pass for weights takes no longer than the
+    others."""
     weights = float(min(shorter, forward, backward))
     same = [StageSeconds(forward, backward, weights=weights)] * count
     micro_batches = count + more
@@ -116,7 +117,7 @@ def test_equal_stages_wait_by_zb_h1_as_its_paper_says(count, more, shorter, forw
 @settings(max_examples=40, deadline=None)
 @given(stages_with_weights, st.integers(1, 40))
 def test_a_step_by_zb_h1_takes_the_longest_chain_of_waiting(own, micro_batches):
-    """Also of many micro-batches, of which only some are followed."""
+    """Also with many micro-batches, of which only some are followed."""
     seconds = step_seconds(own, micro_batches, "zb-h1")
     assert seconds == pytest.approx(longest_path(own, micro_batches, 1, "zb-h1"), rel=1e-9)
 

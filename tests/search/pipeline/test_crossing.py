@@ -1,4 +1,4 @@
-"""Tensors cross stages whole or in parts, whichever takes less, as they are priced and run."""
+"""Tensors cross stages whole or in parts, whichever takes less time, priced as they run."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def library():
 
 
 def ways(graph: Graph) -> set[TransferParts]:
-    """In which parts tensors come to stages."""
+    """The parts in which tensors cross stages."""
     chains = (trace(value)[1] for n in graph.operators if not n.is_parallel for value in n.inputs)
     return {how for chain in chains if (how := stated_parts(chain))}
 
 
 def copied(shape: tuple[int, ...], first: int) -> Layout:
-    """Copies on two devices."""
+    """A layout of copies on two devices."""
     ones = (1,) * len(shape)
     tensor = ParallelTensor(shape, Degrees(ones, ones, 2, 1))
     return Layout(tensor, tuple((first + n, Piece(0, (0,) * len(shape))) for n in range(2)))
@@ -48,8 +48,8 @@ def copied(shape: tuple[int, ...], first: int) -> Layout:
     shape=st.lists(st.sampled_from([1, 2, 3, 4, 64, 1000]), min_size=1, max_size=3),
     bandwidth=st.sampled_from([1e7, 1e9, 1e10, 3e11]),
 )
-def test_the_way_that_takes_least_is_chosen(shape, bandwidth):
-    """Of all dimensions, when both stages are busy while something crosses."""
+def test_fastest_way_to_cross_stages_is_chosen(shape, bandwidth):
+    """The best of all dimensions, if both stages are busy during the crossing."""
     cost = CostModel(two_nodes(bandwidth))
     source, wanted = copied(tuple(shape), 0), copied(tuple(shape), 2)
 
@@ -66,7 +66,7 @@ def test_the_way_that_takes_least_is_chosen(shape, bandwidth):
 
 
 @pytest.mark.parametrize("bandwidth", [1e7, 1e9, 25e9])
-def test_estimates_are_those_of_what_is_built(bandwidth):
+def test_estimates_equal_those_of_the_built_pipeline(bandwidth):
     machine = two_nodes(bandwidth)
     cost = CostModel(machine)
     source, wanted = copied((64, 1000), 0), copied((64, 1000), 2)
@@ -82,7 +82,7 @@ def test_estimates_are_those_of_what_is_built(bandwidth):
     assert actual == pytest.approx(exact, rel=1e-9)
 
 
-def test_where_all_links_are_alike_tensors_cross_whole():
+def test_tensors_cross_whole_if_all_links_are_alike():
     machine = two_nodes(300e9)
     one = machine.model_copy(
         update={"levels": (machine.levels[0].model_copy(update={"count": 4}), machine.levels[1])}
@@ -97,8 +97,8 @@ def test_one_device_gets_a_tensor_whole():
     assert Crossings(CostModel(two_nodes(1e7))).best(source, wanted) is None
 
 
-def test_plans_by_hand_have_it_by_a_rule(library):
-    """And an audit follows them; its price is that of what runs."""
+def test_plans_by_hand_cross_stages_in_parts_by_a_rule(library):
+    """An audit follows these plans, and their price is that of the program."""
     plan = by_degrees("tensor=2,pipeline=2,interleave=2,micro-batches=4", library)
     assert ways(plan.graph) == {TransferParts(0, 2)}
     checked = replay(plan, library.rules)
@@ -109,8 +109,8 @@ def test_plans_by_hand_have_it_by_a_rule(library):
     assert not ways(sequence.graph), "each device has its own part of the sequence"
 
 
-def test_pipelines_of_the_search_have_it_too(library):
-    """Where what they cut is not the batch."""
+def test_pipelines_of_the_search_cross_stages_in_parts(library):
+    """Pipelines that do not cut the batch."""
     roles = frozenset({IndexRole.MODEL, IndexRole.HEAD, IndexRole.REDUCTION})
     machine = two_nodes(1e9)
     planner = PipelinePlanner(machine, library, dimensions=roles)
@@ -120,7 +120,7 @@ def test_pipelines_of_the_search_have_it_too(library):
     assert not replay(plan, library.rules).findings
 
 
-def test_both_moves_are_charged_to_the_operator_that_reads_what_they_bring(library):
+def test_crossing_and_gather_are_charged_to_the_operator_that_reads_them(library):
     plan = by_degrees("tensor=2,pipeline=2,micro-batches=4", library)
     steps = schedule(plan.graph, plan.views)
     owners, _ = charged(steps)

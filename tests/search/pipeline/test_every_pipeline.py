@@ -1,4 +1,4 @@
-"""The pipeline that is found for a small model against all pipelines that there are."""
+"""The pipeline of the search for a small model, against all pipelines."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.small.every_pipeline import (
     EveryPipeline,
     beside_every,
-    found,
     mixed_chain,
+    pipeline_of_search,
     ratio,
     small_chain,
 )
@@ -23,9 +23,9 @@ from search.pipeline.outline import Outline
 from substitutions.rules.store import Library, load_library
 
 FEW = (15, 39)
-"""For 39 the pipeline that looks best before it is built does not fit."""
+"""In case 39, the pipeline that looks best before it is built does not fit."""
 FEW_MIXED = (1, 38)
-"""For 38 the best pipeline is estimated not to fit."""
+"""In case 38, the best pipeline is estimated not to fit."""
 ROUNDING = 1e-9
 NOTHING: Any = None
 
@@ -53,10 +53,10 @@ def test_no_pipeline_on_devices_of_two_kinds_is_faster(library, seed):
     assert ratio(plan, best) <= 1 + ROUNDING, best
 
 
-def test_what_is_looked_at_has_the_pipeline_that_is_found(library):
-    """What these tests rest on: each is priced as the search prices its own."""
+def test_exhaustive_search_prices_the_best_pipeline_as_the_search(library):
+    """The other tests rest on this: both price a pipeline equally."""
     chain = small_chain(15)
-    plan, every = found(library, chain), EveryPipeline(chain, library)
+    plan, every = pipeline_of_search(library, chain), EveryPipeline(chain, library)
     best = every.best()
     assert plan is not None
     assert plan.pipeline is not None
@@ -89,8 +89,8 @@ def test_moved_bounds_are_bounds(start):
 
 
 @given(bounds, st.data())
-def test_moves_end_where_none_pays(start, data):
-    """And each pipeline is priced once."""
+def test_moves_of_bounds_end_when_none_pays(start, data):
+    """Each pipeline is priced once."""
     wanted = data.draw(st.tuples(*(st.integers(0, 12) for _ in start)))
     priced: dict[tuple[int, ...], float] = {}
 

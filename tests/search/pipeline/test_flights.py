@@ -1,4 +1,4 @@
-"""What stages hold at each time."""
+"""The micro-batches that stages hold at each time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pcg.plan.pipeline import turns, under_way
 from search.pipeline.flights import Flight, flights
 
 
-def test_what_is_told_is_what_all_turns_have():
-    """Also of many rounds, of which only a few are gone through."""
+def test_micro_batches_in_flight_are_those_of_all_turns():
+    """Also with many rounds, of which only a few are followed."""
     cases = [
         (stages, micro_batches, interleave)
         for stages in range(1, 5)
@@ -30,7 +30,7 @@ def test_what_is_told_is_what_all_turns_have():
             assert most == under_way(stage, stages, micro_batches, interleave)
 
 
-def test_what_is_told_of_zb_h1_is_what_its_turns_have():
+def test_micro_batches_in_flight_by_zb_h1_are_those_of_all_turns():
     for stages, micro_batches in product(range(1, 7), (*range(1, 14), 37, 40)):
         for stage in range(stages):
             told = flights(stage, stages, micro_batches, kind="zb-h1")

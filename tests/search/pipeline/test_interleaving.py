@@ -1,4 +1,4 @@
-"""Stages of several chunks: priced and held as they run, and chosen where they pay."""
+"""Stages of several chunks: priced and held as they run, and chosen if they pay."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def batches_of(graph, library, machine, slices: int) -> MicroBatches:
 
 @pytest.mark.parametrize("slices", [6, 8, 16])
 @pytest.mark.parametrize("interleave", [2, 3])
-def test_stages_hold_what_waits_in_all_of_their_chunks(slices, interleave, library):
-    """Of equal layers with one weight each. Every turn of a stage is like any other, so the most is
-    held when most passes are under way."""
+def test_stages_hold_the_saved_tensors_of_all_their_chunks(slices, interleave, library):
+    """Equal layers with one weight each. Every turn of a stage is like any other, so memory peaks
+    when most passes are under way."""
     machine = load_machine("summit").with_devices(3)
     batches = batches_of(layers(3 * interleave, 96, 64), library, machine.with_devices(1), slices)
     first = [i for i, node in enumerate(batches.nodes) if node.name == "matmul"]
@@ -48,8 +48,8 @@ def test_stages_hold_what_waits_in_all_of_their_chunks(slices, interleave, libra
     groups = StageGroups(3, 1, slices, interleave)
     held = stage_bytes(schedule(cut.graph, cut.views), batches.cost, groups, "1f1b")
     weight, micro = 64 * 64 * 4, 96 // slices * 64 * 4
-    # Of each pass that waits, the operand that came and what relu makes; of the one at work two
-    # gradients as well.
+    # For each pass that waits, the operand that came and the output of relu; for the one at work
+    # two gradients as well.
     flights = [under_way(s, 3, slices, interleave) for s in range(2)]
     assert held[:-1] == tuple(2 * interleave * weight + (2 * n + 2) * micro for n in flights)
 
@@ -70,7 +70,7 @@ def test_an_outline_is_estimated_as_it_is_priced(library):
     assert step == pytest.approx(outlined.seconds, rel=0.05)
 
 
-def test_chunks_together_do_what_their_stage_does(library):
+def test_chunks_together_take_the_time_of_their_stage(library):
     plan = planned("candle-uno-tiny", library, 8, 4, interleave=2)
     cost = CostModel(load_machine("dgx-a100").with_devices(4), plan.training)
     groups = StageGroups(4, 1, 8, 2)
@@ -126,8 +126,8 @@ def test_a_timeline_shows_every_chunk_within_the_step():
     [pytest.param(2, 64), pytest.param(3, 3072, marks=pytest.mark.soak)],
 )
 def test_pipelines_of_64_stages_with_one_sample_a_micro_batch(interleave, samples, library):
-    """As the largest ones of Megatron-LM: no count is too large, and equal layers wait about as the
-    closed form says."""
+    """Like the largest ones of Megatron-LM: no count is too large, and the wait for equal layers is
+    close to the closed form."""
     machine = load_machine("dgx-a100").with_nodes(8)
     graph = layers(64 * interleave, samples, 64)
     batches = batches_of(graph, library, machine.with_devices(1), samples)

@@ -1,4 +1,4 @@
-"""What stages do when: as priced, one thing at a time, each micro-batch from stage to stage."""
+"""The times of passes: as priced, one pass at a time, each micro-batch from stage to stage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAYS = ("forward", "backward")
 flushed = st.one_of(
     chunks.map(lambda own: (*own, "1f1b")), stages_with_weights.map(lambda own: (own, 1, "zb-h1"))
 )
-"""Chunks, how many each stage has, and their order."""
+"""Chunks, the number of chunks of each stage, and their order."""
 
 
 def by_batch(timetable: list[Pass], kind: str, stage: int) -> list[Pass]:
@@ -38,7 +38,7 @@ def test_a_flushed_step_ends_when_it_is_priced_to(given_chunks, micro_batches):
 
 @given(flushed, st.integers(1, 6))
 def test_a_flushed_step_is_in_its_order(given_chunks, micro_batches):
-    """Each stage does one thing after the other, and each chunk waits for the one before."""
+    """Each stage runs one pass at a time, and each chunk waits for the one before."""
     own, interleave, kind = given_chunks
     timetable = list(passes(own, micro_batches, kind, interleave))
     count = len(own) // interleave
@@ -80,8 +80,8 @@ def test_micro_batches_go_through_the_stages_and_back(own, micro_batches, kind):
 
 @given(stages, st.integers(1, 6))
 def test_steps_without_a_flush_follow_each_other_in_their_time(own, micro_batches):
-    """A step goes through the stages in more than its time; in one like it at each such time, no
-    stage does two things at once."""
+    """A step goes through the stages in more than its own time. If such steps begin one after the
+    other, no stage runs two passes at once."""
     timetable = list(passes(own, micro_batches, "2bw"))
     period = step_seconds(own, micro_batches, "2bw")
     slack = SLACK * max(period, 1.0)
@@ -109,7 +109,7 @@ def test_even_stages_keep_as_many_under_way_as_in_1f1b(count, micro_batches):
 
 
 def test_uneven_stages_keep_more_under_way_than_make_the_slowest_wait():
-    """The second stage pauses for as long as two micro-batches take the first."""
+    """The second stage pauses for the time that two micro-batches take on the first."""
     uneven = [StageSeconds(1.0, 1.0, 0.0, 0.0), StageSeconds(0.25, 0.25, 0.0, 6.0)]
     timetable = list(passes(uneven, 4, "2bw"))
     assert step_seconds(uneven, 4, "2bw") == 8.0

@@ -1,4 +1,4 @@
-"""Plans with pipelines: priced as they run, within memory, equal at every run."""
+"""Plans with pipelines: priced as they run, within memory, equal in every run."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from search.pipeline.beside import WithPipelines
 from search.pipeline.build import build
 from search.pipeline.clock import step_seconds
 from search.pipeline.micro import MicroBatches
-from search.pipeline.outline import PLAIN, Sparing, outline, stage_counts
+from search.pipeline.outline import outline, stage_counts
 from search.pipeline.planner import BuiltPipeline, PipelinePlanner
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.stage_batches import alike
+from search.pipeline.stage_memory import PLAIN, Sparing
 from search.pipeline.streams import streams
 from search.report.describe import pipeline_text
 from search.split.colours import MOST_FREE
@@ -53,8 +54,8 @@ def small(machine: Machine, memory: float) -> Machine:
     return machine.model_copy(update={"device": device})
 
 
-def test_one_stage_of_one_micro_batch_takes_what_is_simulated(library):
-    """On one device nothing can overlap, so both are the sum of what is done."""
+def test_one_stage_of_one_micro_batch_takes_the_simulated_time(library):
+    """Nothing can overlap on one device, so both are the sum of all tasks."""
     machine = load_machine("summit").with_devices(1)
     graph = layers(3, 64, 96)
     batches = batches_of(graph, library, machine, 1)
@@ -65,7 +66,7 @@ def test_one_stage_of_one_micro_batch_takes_what_is_simulated(library):
 
 
 def test_small_micro_batches_pay_for_every_kernel(library):
-    """Twice as many slices do half the arithmetic each, and launch as many kernels each."""
+    """Twice as many slices have half the arithmetic each, and as many kernel launches each."""
     machine = load_machine("summit").with_devices(1)
     graph = layers(2, 64, 512)
     busy: list[float] = []
@@ -78,7 +79,7 @@ def test_small_micro_batches_pay_for_every_kernel(library):
         streaming = len(batches.streams.axes)
         assert stage.forward > streaming * machine.device.kernel_latency
     launches = streaming * machine.device.kernel_latency
-    # Weights are read whole for every slice, so that a half takes a little more than half.
+    # Weights are read whole for every slice, so half a slice takes a little more than half.
     assert 2 * (busy[1] - launches) >= busy[0] - launches
     assert busy[1] < busy[0] < 2 * busy[1]
 
@@ -98,7 +99,7 @@ def test_an_outline_is_estimated_as_it_is_priced(stages, library):
 
 @pytest.mark.parametrize("kind", ["1f1b", "2bw"])
 def test_early_stages_hold_more_micro_batches(kind, library):
-    """Of equal layers with one weight each; a second version is one more weight."""
+    """Equal layers with one weight each. A second version adds one weight."""
     machine = load_machine("summit").with_devices(6)
     batches = batches_of(layers(6, 96, 64), library, machine.with_devices(1), 8)
     sliced = [i for i, node in enumerate(batches.nodes) if node.name == "matmul"]
@@ -109,8 +110,8 @@ def test_early_stages_hold_more_micro_batches(kind, library):
     held = stage_bytes(steps, batches.cost, groups, kind)
     weight, micro = 64 * 64 * 4, 96 // 8 * 64 * 4
     copies = 2 if kind == "1f1b" else 3
-    # Of a micro-batch that waits, the operand that came and what relu makes; of the one at work two
-    # gradients as well.
+    # For a micro-batch that waits, the operand that came and the output of relu; for the one at
+    # work two gradients as well.
     assert held[:-1] == tuple(copies * weight + (2 * (6 - s) + 2) * micro for s in range(5))
     assert all(a > b for a, b in pairwise(held[:-1]))
 
@@ -145,7 +146,7 @@ def test_a_plan_is_a_pipeline_on_groups_of_devices(planned):
     )
 
 
-def test_a_plan_is_saved_and_read_again_and_the_runtime_takes_it(planned, tmp_path):
+def test_saved_pipeline_is_read_again_and_lowered(planned, tmp_path):
     path = tmp_path / "plan.json"
     save_plan(planned, path)
     again = load_plan(path)
@@ -204,7 +205,7 @@ def test_less_memory_gives_a_plan_that_takes_less_or_a_negative_answer(planned, 
         PipelinePlanner(small(machine, 1e6), library).plan("layers", graph)
 
 
-def test_one_sample_makes_no_micro_batches(library):
+def test_batch_of_one_sample_is_refused(library):
     machine = load_machine("summit").with_nodes(1)
     with pytest.raises(NegativeAnswer) as none:
         PipelinePlanner(machine, library).plan("layers", layers(2, 1, 16))
@@ -219,8 +220,8 @@ def test_any_number_of_samples_makes_micro_batches(library):
     assert pipeline.micro_batches == 7
 
 
-def test_a_machine_that_is_too_small_is_said_to_lack_so_much(library):
-    """Twelve weights with their gradients, at best cut in six: more than a device has."""
+def test_error_states_the_memory_that_a_small_machine_lacks(library):
+    """Twelve weights with their gradients, cut in six at best, need more than a device has."""
     machine = small(load_machine("summit").with_nodes(1), 1e6)
     with pytest.raises(NegativeAnswer) as none:
         PipelinePlanner(machine, library).plan("layers", layers(12, 3072, 1536))
@@ -230,7 +231,7 @@ def test_a_machine_that_is_too_small_is_said_to_lack_so_much(library):
     assert weights - 1e6 <= float(match[1]) * 1e9 + 5e6 <= 1.5 * weights
 
 
-def test_no_pipeline_is_faster_than_nothing(library):
+def test_pipeline_within_an_impossible_time_is_a_negative_answer(library):
     machine = load_machine("summit").with_nodes(1)
     with pytest.raises(NegativeAnswer, match="takes less than 1e-12 s a step"):
         PipelinePlanner(machine, library, faster_than=1e-12).plan("layers", layers(2, 8, 16))
@@ -238,8 +239,8 @@ def test_no_pipeline_is_faster_than_nothing(library):
 
 @pytest.mark.parametrize("fast_first", [True, False])
 def test_stages_on_faster_devices_have_more_to_do(library, fast_first, tmp_path):
-    """An A100 has as many of equal layers as it is faster than a V100, and each stage the memory of
-    its own devices."""
+    """An A100 has as many more equal layers than a V100 as it is faster, and each stage has the
+    memory of its own devices."""
     kinds = [load_machine("dgx-a100"), load_machine("p3-16xlarge")]
     machine = mixed(*(kinds if fast_first else kinds[::-1]), per_node=1, nodes=2)
     graph = layers(24, 4096, 4096)
@@ -259,7 +260,7 @@ def test_stages_on_faster_devices_have_more_to_do(library, fast_first, tmp_path)
 
 
 def test_a_stage_may_take_the_memory_of_its_own_devices(library):
-    """A stage on a device with more memory than the other holds more than that has."""
+    """A stage on the device with more memory holds more than the other device has."""
     few, many = load_machine("p3-16xlarge").with_memory(4 * 10**9), load_machine("dgx-a100")
     machine = mixed(many, few, per_node=1, nodes=2)
     least = machine.memory_limit()
@@ -281,7 +282,7 @@ def test_a_stage_may_take_the_memory_of_its_own_devices(library):
 
 @dataclass(frozen=True)
 class Known:
-    """A planner that has its plan, or has none."""
+    """A planner that returns a given plan, or has none."""
 
     plan_of: Plan | None
 
@@ -314,10 +315,10 @@ def test_the_better_of_two_planners(planned):
     [(MOST_FREE, [1.0, 1.1, 1.3]), (MOST_FREE + 1, [1.0, 1.1, 1.5])],
     ids=["small", "deep"],
 )
-def test_of_a_deep_model_what_is_estimated_far_above_is_not_built(
+def test_candidates_of_a_deep_model_far_above_the_best_are_not_built(
     operators, built, library, monkeypatch
 ):
-    """But where an estimate has recomputation in it, which may take less."""
+    """Except candidates with recomputation in their estimate, which may take less time."""
     planner = PipelinePlanner(load_machine("local"), library)
     batches = SimpleNamespace(nodes=range(operators))
     remade = Sparing(left=0.5, time=4 / 3)

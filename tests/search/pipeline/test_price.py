@@ -1,4 +1,4 @@
-"""Memory of pipelines, device by device, against the lifetimes that it is made of."""
+"""Memory of pipelines, device by device, against the lifetimes of their tensors."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ from substitutions.rules.store import load_library
         ("layers", 8, 4, 1, "zb-h1", ("relu",)),
     ],
 )
-def test_a_device_holds_what_lives_on_it(name, slices, stages, interleave, kind, again):
-    """At the fullest time of one micro-batch, beside what others leave behind."""
+def test_price_of_memory_equals_the_live_tensors_of_a_device(
+    name, slices, stages, interleave, kind, again
+):
+    """At the peak of one micro-batch, with the tensors that others leave behind."""
     graph = layers(8, 8, 12) if name == "layers" else model_graph(name)
     plan = in_stages(graph, load_library(), slices, stages, kind, interleave)
     remade = {node for node in plan.graph.operators if node.name in again}
@@ -51,7 +53,7 @@ def test_a_device_holds_what_lives_on_it(name, slices, stages, interleave, kind,
         return chunks.slots.get(slot, 0) // stages if chunks else 0
 
     def held(device: int, chunk: int, time: int) -> int:
-        """Bytes of a chunk then, and of what is there for all."""
+        """Bytes of a chunk at that time, and of the tensors that all chunks share."""
         total = 0
         for life in living.lifetimes:
             one = life.layout.one_slice
@@ -70,7 +72,7 @@ def test_a_device_holds_what_lives_on_it(name, slices, stages, interleave, kind,
         return most + int(np.dot(waiting, behind)) + sum(left) * late
 
     def late_on(device: int) -> Iterator[int]:
-        """Bytes that the pass for weights needs: what products with weights read, and their
+        """Bytes that the pass for weights needs: the operands of products with weights, and their
         gradients."""
         held = {
             slot
@@ -82,7 +84,7 @@ def test_a_device_holds_what_lives_on_it(name, slices, stages, interleave, kind,
                 yield prod(one.type.block) * cost.itemsize
 
     def between(device: int, chunk: int, turn: int) -> int:
-        """Bytes that are there on both sides of the turn from forward to backward."""
+        """Bytes that are live on both sides of the turn from forward to backward."""
         return sum(
             prod(one.type.block) * itemsize(life)
             for life in living.lifetimes

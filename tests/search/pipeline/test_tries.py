@@ -1,4 +1,4 @@
-"""Which numbers of stages and micro-batches are tried."""
+"""The numbers of stages and micro-batches that are tried."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_counts_of_published_pipelines_are_there():
 
 @pytest.mark.parametrize(("count", "batch"), [(6, 36), (24, 96)])
 def test_the_best_is_as_good_as_the_best_of_all(count, batch):
-    """By exhaustive search; also of stages, which are deeper than usual on 24 devices."""
+    """By exhaustive search, also of stages that are deeper than usual, on 24 devices."""
     graph, library = layers(count, batch, 256), load_library()
     machine = load_machine("summit").with_nodes(count // 6)
     source, cuts = streams(graph, library), Cuts(library.concrete(graph))
@@ -81,7 +81,7 @@ def test_the_best_is_as_good_as_the_best_of_all(count, batch):
 
 
 def test_slices_hold_whole_groups_of_samples():
-    """Batch norms take the statistics of groups of samples, which no slice may cut."""
+    """Batch norms take statistics over groups of samples, which no slice may cut."""
     size = ResNextSize((1, 1, 1, 1), 16, 1, 64, 24, 64)
     images, labels = torch.zeros(24, 3, 64, 64), torch.zeros(24, dtype=torch.long)
     graph = capture(ResNext(size), (images, labels), "wide", 8).graph

@@ -1,4 +1,4 @@
-"""Pipelines with a pass for weights (ZB-H1): price, timeline, and when they are chosen."""
+"""Pipelines with a pass for weights (ZB-H1): their price and timeline, and when they are chosen."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def machine():
 
 @settings(max_examples=6, deadline=None)
 @given(st.integers(4, 9), st.sampled_from([2, 4]), st.sampled_from([2, 4, 8]))
-def test_what_is_put_off_is_what_the_backward_pass_has_less(count, stages, slices):
-    """All in all a stage works for as long, and half of that of products is for weights."""
+def test_pass_for_weights_takes_the_time_that_the_backward_pass_saves(count, stages, slices):
+    """In total a stage works as long as before. The pass for weights is half the backward pass of
+    products."""
     library = load_library()
     plan = in_stages(layers(count, 8, 512), library, slices, stages, "zb-h1", devices=stages)
     cost = CostModel(load_machine("dgx-a100").with_devices(stages))
@@ -55,7 +56,7 @@ def test_what_is_put_off_is_what_the_backward_pass_has_less(count, stages, slice
 
 
 def test_a_transformer_takes_hardly_more_memory_than_by_1f1b(library, machine):
-    """Later stages hold more, the first one only the gradients of its products' results."""
+    """Later stages hold more. The first one holds only the gradients of its products' results."""
     gpt = Gpt(layers=4, hidden=64, heads=4, sequence=128, vocabulary=48, dropout=0.0)
     held = []
     for kind in ("1f1b", "zb-h1"):
@@ -68,8 +69,8 @@ def test_a_transformer_takes_hardly_more_memory_than_by_1f1b(library, machine):
     assert late[0] == max(late) <= 1.1 * plain[0]
 
 
-def test_it_is_chosen_where_it_is_faster(library, machine, tmp_path, monkeypatch):
-    """Of five layers, which stages of several chunks would not share evenly."""
+def test_zero_bubble_is_chosen_if_it_is_faster(library, machine, tmp_path, monkeypatch):
+    """Five layers, which stages of several chunks would not share evenly."""
     graph = layers(5, 16, 4096)
     plan = PipelinePlanner(machine, library).plan("layers", graph).plan
     assert plan.pipeline is not None
@@ -83,7 +84,7 @@ def test_it_is_chosen_where_it_is_faster(library, machine, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("data", [1, 2])
 def test_a_timeline_shows_every_pass_within_the_step(library, machine, data):
-    """Of groups of two, with the exchange of gradients."""
+    """Groups of two devices, with the exchange of gradients."""
     plan = in_stages(layers(8, 16, 512), library, 4, DEVICES // data, "zb-h1")
     simulated = simulate_plan(plan, machine)
     run = simulated.pipeline

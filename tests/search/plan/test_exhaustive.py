@@ -1,4 +1,4 @@
-"""The plan that is found for a small graph against all plans that there are."""
+"""The plan of the search for a small graph, against all plans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from support.mixed import mixed
-from support.plans.exhaustive import Exhaustive, Placed
+from support.plans.exhaustive import Exhaustive, PartialPlan
 from support.plans.small_graphs import GRAPHS, SIZES, compared, graph_of
 
 from pcg.graph.graph import Graph
@@ -20,10 +20,10 @@ from search.cost.simulate import simulate
 from substitutions.rules.store import Library, load_library
 
 PRIMES = (7, 11, 13)
-"""Sizes of which nothing can be cut."""
+"""Sizes that cannot be cut."""
 ROWS = ("product", "relu", "square")
 MORE = ("softmax", "transpose", "residual")
-"""Graphs of which all plans for four devices are few enough; of ``ROWS`` those for eight are."""
+"""Graphs with few enough plans on four devices. ``ROWS`` has few enough on eight."""
 CASES = [
     *(("summit", 2, name, sizes) for name in GRAPHS for sizes in SIZES),
     *(("dgx-a100", 4, name, sizes) for name in (*ROWS, *MORE) for sizes in SIZES),
@@ -92,7 +92,7 @@ def test_no_plan_on_two_kinds_of_devices_is_faster(library, first, second, name,
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("kinds", [("p3-16xlarge", "dgx-a100"), ("dgx-a100", "p3-16xlarge")])
 def test_no_plan_on_two_kinds_is_more_than_2_percent_faster(library, kinds, name, sizes):
-    """Of these 80 one was found 1.5 % slower than the best."""
+    """In one of these 80 cases the plan is 1.5 % slower than the best."""
     made = compared(library, of_two_kinds(*kinds), graph_of(name, sizes))
     print(made)
     assert made.found <= 1.02 * made.optimum
@@ -101,19 +101,19 @@ def test_no_plan_on_two_kinds_is_more_than_2_percent_faster(library, kinds, name
 @pytest.mark.parametrize("name", ["shared", "layers", "branches"])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_part_of_a_plan_takes_no_longer_than_the_whole(name, seed):
-    """What pruning rests on, for plans at random."""
+    """Pruning rests on this property. It is checked for random plans."""
     random = Random(seed)
     graph = graph_of(name, random.choice(SIZES))
     every = Exhaustive(load_machine("dgx-a100").with_devices(4), inf)
-    parts: list[Placed] = []
-    while every.best is None:  # copies are not taken back, so that not every beginning has an end
+    parts: list[PartialPlan] = []
+    while every.best is None:  # copies are not undone, so not every beginning has an end
         parts = at_random(every, graph, random)
         every.end(graph, parts[-1])
     assert all(part.seconds <= every.than for part in parts)
 
 
-def at_random(every: Exhaustive, graph: Graph, random: Random) -> list[Placed]:
-    """The parts of a plan, each with one operator more, as far as one can be placed."""
+def at_random(every: Exhaustive, graph: Graph, random: Random) -> list[PartialPlan]:
+    """The parts of a random plan, each with one operator more, as long as one can be placed."""
     rest = dict(every.begin(graph))
     parts = [every.nothing_placed(graph)]
     for node in list(rest):
@@ -125,8 +125,8 @@ def at_random(every: Exhaustive, graph: Graph, random: Random) -> list[Placed]:
     return parts
 
 
-def test_what_is_looked_at_has_faster_plans_than_the_whole_on_one_device():
-    """What these tests rest on: with a worse plan to beat, the best one comes out."""
+def test_exhaustive_search_finds_a_plan_faster_than_one_device():
+    """The other tests rest on this: with a slower plan to beat, the search finds the best one."""
     machine = load_machine("summit").with_devices(2)
     graph = graph_of("product", (4096, 1536, 48))
     every = Exhaustive(machine, 1.0)

@@ -1,4 +1,4 @@
-"""Prices of memory end where a deep model's plans have no chance any more."""
+"""Prices of memory end when the plans of a deep model have no chance any more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = 100
 
 @dataclass
 class Trials:
-    """Choices that never fit, and promise a second more with each price."""
+    """Choices that never fit. Each price promises one second more than the price before."""
 
     prices: list[float] = field(default_factory=list[float])
 
@@ -39,8 +39,10 @@ class Trials:
     ("rival", "deep", "tried"),
     [(4.5, True, 5), (1.5, True, 2), (0.5, True, 1), (inf, True, 1 + PRICES), (4.5, False, None)],
 )
-def test_prices_end_where_a_deep_model_is_outdone(rival: float, deep: bool, tried: int | None):
-    """The first, at which memory costs nothing, is tried in any case."""
+def test_prices_of_memory_end_if_a_deep_model_is_outdone(
+    rival: float, deep: bool, tried: int | None
+):
+    """The first price, at which memory is free, is tried in any case."""
     trials: Any = Trials()
     search = SearchState(rival=rival)
     plans = list(Fitting(trials, Strategies("any", NOTHING), NOTHING, deep).plans(search))

@@ -1,6 +1,9 @@
-"""A deep model is planned as one with few blocks, and its plan is that of the whole."""
+"""A deep model is planned as one with few blocks, and its plan is unfolded to the whole model."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from time import process_time
 
 import pytest
 from support.graphs.deep import blocks, with_bias, with_pairs
@@ -15,9 +18,11 @@ from pcg.plan.training import Training
 from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
+from search.cost.progress import timed_by
 from search.cost.simulate import recomputing
 from search.cost.unroll import NotAlike
 from search.plan import judging
+from search.plan.judging import Judge
 from search.plan.planner import MeshPlanner
 from search.split import blocks as module
 from search.split.blocks import folded
@@ -61,9 +66,27 @@ def test_a_deep_plan_is_a_plan_of_the_whole(model, monkeypatch: pytest.MonkeyPat
     assert plan.estimates.peak_memory_bytes == peak_memory(steps, TRAINING, plan.recompute).total
     assert plan.estimates.one_device_seconds == free.plan.estimates.one_device_seconds
     assert not replay(plan, load_library().rules).findings
-    # What it gives up is the freedom to cut blocks in the middle unlike each other.
+    # The folded search gives up the freedom to cut blocks in the middle differently.
     assert plan.estimates.step_seconds <= 1.02 * free.plan.estimates.step_seconds
     assert planned.data_parallel_seconds == pytest.approx(free.data_parallel_seconds)
+
+
+def test_a_search_that_ends_early_has_the_figures_of_the_whole(monkeypatch: pytest.MonkeyPatch):
+    """The whole is then neither simulated nor counted again."""
+    whole = blocks(DEPTH)
+    monkeypatch.setattr(module, "MOST_FREE", 20)
+    counted: list[object] = []
+    monkeypatch.setattr(Judge, "_with_recomputation", lambda *given: counted.append(given))
+    with timed_by(process_time):
+        planned = replace(planner(), seconds=0.0).plan("deep", whole)
+    assert planned.report.stop == "time"
+    assert not counted
+    plan = planned.plan
+    steps, cost = schedule(plan.graph, plan.views), CostModel(planner().machine, TRAINING)
+    run = recomputing(steps, cost, plan.recompute)
+    assert plan.estimates.step_seconds == run.simulation.step_seconds
+    assert plan.estimates.peak_memory_bytes == peak_memory(steps, TRAINING, plan.recompute).total
+    assert not replay(plan, load_library().rules).findings
 
 
 @pytest.mark.parametrize("part", [pytest.param(0.8, marks=pytest.mark.soak), 0.3])
@@ -75,7 +98,7 @@ def test_a_deep_plan_recomputes_alike_in_all_blocks(part: float, monkeypatch: py
     full = planner(2, large, Recompute.FULL).plan("deep", whole).plan
     least = bytes_of(full)
     assert least < 0.7 * most
-    # The fuller part of a device's memory is not to be used.
+    # A part of a device's memory stays free.
     room = least + int(part * (most - least))
     limited = planner(2, large)
     used = limited.machine.memory_limit() / large
@@ -93,7 +116,7 @@ def test_a_deep_plan_recomputes_alike_in_all_blocks(part: float, monkeypatch: py
     assert plan.estimates.step_seconds <= 1.1 * free.estimates.step_seconds
 
 
-def test_what_is_unlike_its_few_blocks_is_searched_as_it_is(monkeypatch: pytest.MonkeyPatch):
+def test_graph_unlike_its_folded_form_is_searched_unfolded(monkeypatch: pytest.MonkeyPatch):
     whole = blocks(DEPTH)
     free = planner().plan("deep", whole)
     monkeypatch.setattr(module, "MOST_FREE", 20)

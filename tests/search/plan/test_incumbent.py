@@ -1,4 +1,4 @@
-"""What is known of a graph's families decides what is tried on its rewrites."""
+"""The known results of a graph's families decide which of them are tried on its rewrites."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL, NEAR, FAR = ("all", ()), ("near", (0,)), ("far", (0, 1))
 
 
 def trial(operators: int) -> PricedTrial:
-    """Of a chain of so many operators."""
+    """A trial of a chain of ``operators`` operators."""
     lines = ["x0 = input[4, 4]"]
     lines += [f"x{at + 1} = relu(x{at})" for at in range(operators - 1)]
     graph = parse_graph("\n".join([*lines, f"return sum_loss(x{operators - 1})"]))
@@ -33,7 +33,8 @@ def priced(of: PricedTrial, seconds: float, *, fits: bool) -> PricedPlan:
 
 
 def searched(operators: int, *, fits: bool = True) -> tuple[SearchState, PricedTrial, PricedTrial]:
-    """A graph with three families, and what a rewrite made of it."""
+    """A search state with three families of a graph, the trial of the graph, and that of a
+    rewrite."""
     base, made, search = trial(operators), trial(3), SearchState()
     for family, seconds in ((ALL, 1.0), (NEAR, 1 + NEAR_BEST / 2), (FAR, 1 + 2 * NEAR_BEST)):
         search.note_family(base, family, seconds)
@@ -42,7 +43,7 @@ def searched(operators: int, *, fits: bool = True) -> tuple[SearchState, PricedT
     return search, base, made
 
 
-def test_of_a_large_graph_families_that_came_near_are_tried_on_its_rewrite():
+def test_only_near_families_are_tried_on_rewrites_of_a_large_graph():
     search, base, made = searched(LARGE + 1)
     assert [search.is_near(made, one) for one in (ALL, NEAR, FAR)] == [True, True, False]
     assert not search.is_near(made, ("never tried", ()))
@@ -79,7 +80,7 @@ def test_no_bound_rules_a_rewrite_out():
     assert not search.rules_out(made)
 
 
-def test_what_came_of_rewrites_adds_up():
+def test_surveys_of_rewrites_add_up():
     search = SearchState()
     less, more = (NearestRewrite((f"{gain}",), 1, gain) for gain in (-0.1, 0.1))
     search.surveyed(RewriteSurvey(2, 3, more))

@@ -1,4 +1,5 @@
-"""Data x tensor parallelism as by hand: what it cuts, and that nobody's plan is faster."""
+"""Data x tensor parallelism as by hand: its cuts, and that no such plan is faster than the
+search's."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def cut_by_hand(graph: Graph, mesh_axes: range = range(1, 2)) -> Cut | None:
 
 
 def words(cut: Cut | None, *names: str) -> list[str]:
-    """How operators of these names are cut, in order."""
+    """The cuts of the operators with these names, in order."""
     assert cut is not None
     batch = batch_axes(cut.graph)
     nodes = [node for node in cut.graph.nodes if node.name in names]
@@ -52,7 +53,7 @@ def test_every_second_product_leaves_partial_sums(mesh_axes):
     assert_same(graph, cut.graph, by_equation)
 
 
-def test_a_transformer_is_cut_by_heads_and_by_what_is_between_two_products():
+def test_transformer_is_cut_by_heads_and_between_two_products():
     cut = cut_by_hand(build_model("bert-large-tiny", None, 4))
     layer = [*[COLUMNS] * 3, HEADS, ROWS, COLUMNS, ROWS]
     lines = words(cut, "matmul", "attention")
@@ -61,7 +62,7 @@ def test_a_transformer_is_cut_by_heads_and_by_what_is_between_two_products():
     assert set(words(cut, "gelu")) == {COLUMNS}
 
 
-def test_what_mixes_samples_or_has_no_products_is_left_out():
+def test_models_that_mix_samples_or_do_not_divide_have_no_plan_by_hand():
     assert cut_by_hand(build_model("resnext50-tiny", None, 4)) is None
     assert cut_by_hand(mlp(8, (9, 9, 9))) is None
 
@@ -76,7 +77,8 @@ def test_what_mixes_samples_or_has_no_products_is_left_out():
     ],
 )
 def test_no_plan_by_hand_is_faster(preset, devices, width, batch):
-    """A person's best of all degrees, with the parts of a layer next to each other or far apart."""
+    """The best of all degrees by hand, with the devices of a layer next to each other or far
+    apart."""
     machine, size = load_machine(preset), MlpSize((width,) * 7)
     nodes = max(1, devices // machine.devices_per_node)
     machine = machine.with_nodes(nodes).with_devices(devices)

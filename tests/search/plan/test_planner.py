@@ -1,4 +1,4 @@
-"""Plans by strategies: as cheap as the best there is, and priced as they run."""
+"""Plans by strategies: as fast as the best there is, and priced as they run."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def simulated(chooser: Chooser, choice: Choice, *, overlap: bool = True) -> floa
 
 
 def few_choices(chooser: Chooser, graph: Graph, random: Random, most: int) -> list[Choice]:
-    """All choices of strategies of a graph; at random where there are too many."""
+    """All choices of strategies of a graph, or random ones if there are too many."""
     nodes = [node for node in graph.nodes if not node.is_leaf]
     rows = [
         [tuple(int(c) for c in row) for row in chooser.spaces.of(node).strategies] for node in nodes
@@ -86,7 +86,7 @@ def few_choices(chooser: Chooser, graph: Graph, random: Random, most: int) -> li
 MACHINES = [("summit", 2), ("summit", 3), ("dgx-a100", 4)]
 SIZED = [(12, 24, 12), (96, 384, 768), (4096, 1536, 48)]
 CASES = list(product(SMALL, MACHINES, SIZED))
-"""In each run, each graph meets each machine and each size; `make soak` has the rest."""
+"""In each run, each graph meets each machine and each size. `make soak` has the rest."""
 
 
 @pytest.mark.parametrize(
@@ -97,20 +97,20 @@ CASES = list(product(SMALL, MACHINES, SIZED))
     ],
 )
 def test_no_choice_of_strategies_is_faster(name, machine, sizes):
-    """Simulated, not estimated: of all choices where there are few, of a thousand elsewhere."""
+    """Choices are simulated, not estimated: all of them if there are few, else a thousand."""
     target = load_machine(machine[0]).with_devices(machine[1])
     graph = parse_graph(SMALL[name].format(**dict(zip("bho", sizes, strict=True))))
     chooser = engine_of(target, graph)
     trial = Trial(chooser, graph, Derivation.start(graph), lambda made: None)
     fastest = min(tried.seconds for tried in trial.choices(0.0, everything))
     others = few_choices(chooser, graph, Random(name), 100)
-    # The estimate leaves out copies within a device, and the first of equal transfers is shared.
+    # The estimate leaves out copies within a device, and equal transfers are shared.
     assert fastest <= 1.02 * min(simulated(chooser, choice) for choice in others)
 
 
 @pytest.mark.parametrize("model", ["mlp-mnist", "xdl-tiny", "bert-large-tiny"])
 @pytest.mark.parametrize("machine", ["summit", "dgx-h100"])
-def test_the_estimate_is_what_is_simulated(model, machine, monkeypatch):
+def test_estimate_is_within_10_percent_of_the_simulation(model, machine, monkeypatch):
     # The estimate takes all buffers of gradients to be as small as the first.
     monkeypatch.setattr("search.cost.tasks.FULL", BUCKET)
     target = load_machine(machine).with_nodes(2)
@@ -124,7 +124,7 @@ def test_the_estimate_is_what_is_simulated(model, machine, monkeypatch):
     ("model", "devices"), a_third([("mlp-mnist", 4), ("mlp-tiny", 12), ("dlrm-tiny", 12)])
 )
 def test_the_joint_plan_is_never_slower(model, devices):
-    """Than those of other planners, nor than those of other modes."""
+    """Never slower than plans of other planners and of other modes."""
     machine = load_machine("summit").with_nodes(2).with_devices(devices)
     library = load_library()
     graph = build_model(model, None, machine.devices)
@@ -145,7 +145,7 @@ def test_the_joint_plan_is_never_slower(model, devices):
         ]
     ),
 )
-def test_only_what_is_allowed_is_cut(dimension, others):
+def test_only_allowed_dimensions_are_cut(dimension, others):
     machine = load_machine("dgx-a100").with_devices(2)
     graph = build_model("mlp-tiny", None, machine.devices)
     planner = MeshPlanner(machine, load_library(), dimensions=frozenset({dimension}))
@@ -173,7 +173,7 @@ def test_plans_are_compared_with_data_parallelism_even_where_that_is_not_allowed
 
 
 def test_tensor_parallelism_has_the_degrees_that_a_node_has():
-    """Two of the six devices of a node share a product; three such pairs share the samples."""
+    """Two of the six devices of a node share a product. Three such pairs share the samples."""
     graph = parse_graph(SMALL["perceptron"].format(b=96, h=384, o=768))
     cost = CostModel(load_machine("summit").with_devices(6))
     usual = Chooser.on(cost, Cuts(load_library().concrete(graph)))
@@ -188,7 +188,7 @@ def test_tensor_parallelism_has_the_degrees_that_a_node_has():
 
 
 def products_cut(graph: Graph, chooser: Chooser, mask: Allowed) -> list[str]:
-    """How the products of a graph are cut by the best of some strategies, in words."""
+    """The cuts of the products of a graph by the best of some strategies, in words."""
     cut = Builder(chooser.spaces).cut(chooser.choose(graph, allowed=mask))
     assert_same(graph, cut.graph, by_equation)
     batch = batch_axes(cut.graph)
@@ -197,7 +197,7 @@ def products_cut(graph: Graph, chooser: Chooser, mask: Allowed) -> list[str]:
 
 
 @pytest.mark.soak
-def test_what_does_not_divide_by_three_is_cut_by_two_on_fewer_devices():
+def test_sizes_not_divisible_by_3_are_cut_by_2_on_fewer_devices():
     text = SMALL["perceptron"].format(b=8192, h=8192, o=8192)
     graph, machine = parse_graph(text), load_machine("summit").with_devices(6)
     library, four = load_library(), machine.with_devices(4)
@@ -218,12 +218,12 @@ def test_what_does_not_divide_by_three_is_cut_by_two_on_fewer_devices():
         ("dgx-a100", 7, [4]),
     ],
 )
-def test_how_many_devices_are_worth_a_try(preset, devices, expected):
+def test_smaller_numbers_of_devices_to_try(preset, devices, expected):
     assert fewer(load_machine(preset).with_nodes(32).with_devices(devices)) == expected
 
 
 def halos(plan: Plan) -> list[tuple[int, int]]:
-    """Their widths, in the order of the graph."""
+    """The widths of halos, in the order of the graph."""
     tensors = [t for node in plan.graph.nodes for t in node.types]
     return [halo.widths for t in tensors for halo in t.degrees.halos]
 
@@ -256,7 +256,7 @@ def test_images_for_all_devices_are_cut_in_rows_where_that_is_asked_for():
 
 @pytest.mark.soak
 def test_more_layers_are_no_more_plans():
-    """Blocks that are alike are worked out once, and bounds rule out as much of twice as many."""
+    """Equal blocks are priced once, and bounds rule out as many plans of a graph twice as deep."""
     machine, library = load_machine("dgx-h100").with_nodes(1), load_library()
 
     def report(layers: int) -> SearchReport:
@@ -272,7 +272,7 @@ def test_more_layers_are_no_more_plans():
 
 
 def test_weights_in_parts_take_a_part_of_the_memory_of_copies():
-    """Each of four devices keeps a quarter of weights, gradients and the optimizer's states."""
+    """Each of four devices keeps a quarter of weights, gradients and optimizer states."""
     machine = load_machine("dgx-a100").with_devices(4)
     graph = build_model("mlp", 64, machine.devices)
     kept: dict[str, int] = {}
@@ -286,7 +286,7 @@ def test_weights_in_parts_take_a_part_of_the_memory_of_copies():
         memory = peak_memory(schedule(plan.graph, plan.views), Training("adam"))
         kept[family], grads[family] = memory.parameters + memory.optimizer, memory.gradients
     assert kept["zero"] == kept["data-parallel"] // 4
-    # Copies have theirs in buffers all the time, parts when the peak comes.
+    # Gradients of copies are in buffers all the time, those of parts when the peak comes.
     assert grads["zero"] <= grads["data-parallel"] // 4
 
 
@@ -302,13 +302,13 @@ def test_a_price_of_memory_makes_plans_that_take_less():
                 Builder(chooser.spaces).cut(chooser.choose(graph, price)) for price in (0.0, 1e-3)
             )
         )
-        # The estimate counts what operators make, and not what is moved to where it is wanted.
+        # The estimate counts the outputs of operators, and not the tensors that reshardings make.
         assert dear <= 1.1 * free
         less += dear < free
     assert less
 
 
-def test_a_plan_that_does_not_fit_is_refused_with_what_it_misses_by():
+def test_error_states_the_bytes_that_a_plan_lacks():
     machine = load_machine("summit").with_nodes(32)
     graph = build_model("dlrm", None, machine.devices)
     expert = MeshPlanner(machine, load_library(), "expert").plan("dlrm", graph).plan.estimates
@@ -318,7 +318,7 @@ def test_a_plan_that_does_not_fit_is_refused_with_what_it_misses_by():
 
 
 def test_a_plan_has_to_fit_the_smallest_device_that_it_uses():
-    """The second node has a hundredth of the memory, which the first node's devices do not need."""
+    """The second node has a hundredth of the memory. The first node's devices do not need it."""
     fields = load_machine("dgx-a100").with_nodes(2).model_dump(mode="json", by_alias=True)
     small = {**fields["device"], "memory_bytes": 1_000_000, "reserved_bytes": 0, "first_node": 1}
     mixed = Machine.model_validate_json(json.dumps({**fields, "other_device": [small]}))

@@ -1,4 +1,4 @@
-"""Planners recompute where that lets a faster plan fit, and never otherwise."""
+"""Planners recompute if that lets a faster plan fit, and never otherwise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def planned(planner: str, memory: int | None, choice: Recompute) -> Plan:
 
 
 @pytest.mark.parametrize("planner", ["data-parallel", "zero", JOINT, "pipeline"])
-def test_nothing_is_recomputed_where_all_fits(planner: str):
+def test_no_operator_is_recomputed_if_the_plan_fits(planner: str):
     auto, none = (planned(planner, None, choice) for choice in (Recompute.AUTO, Recompute.NONE))
     assert not auto.recompute
     assert auto.estimates == none.estimates

@@ -1,4 +1,4 @@
-"""Which plans are refined, and what becomes of them."""
+"""Which plans are refined, and the results of refining."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ return mean_loss(concat(relu(matmul(x, a)), relu(matmul(y, b)), axis=1))
 MACHINE = load_machine("dgx-a100").with_devices(5)
 BF16 = Training("adam", "bf16")
 WORK = 12_000
-"""Of a refinement: less than by default."""
+"""The work of a refinement: less than by default."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def _little_work(monkeypatch):
     monkeypatch.setattr(plans, "refine", partial(refining.refine, work=WORK))
 
 
-def test_branches_gain_and_the_plan_is_derived_and_as_fast_as_it_says(library, monkeypatch):
+def test_refined_plan_of_branches_is_faster_derived_and_priced_as_run(library, monkeypatch):
     _, graph = branched(1)
     machine = load_machine("dgx-a100")
     chosen = planned(library, graph, machine=machine)
@@ -74,7 +74,7 @@ def test_branches_gain_and_the_plan_is_derived_and_as_fast_as_it_says(library, m
     assert seconds < 0.9 * before.estimates.step_seconds
 
 
-def test_chains_and_larger_graphs_and_machines_are_left_as_they_are(library, monkeypatch):
+def test_chains_and_large_graphs_and_machines_are_not_refined(library, monkeypatch):
     chain, towers = build_model("mlp-tiny", 20, 1), parse_graph(TWO_TOWERS)
     assert not is_branched(chain)
     assert is_branched(towers)
@@ -85,7 +85,7 @@ def test_chains_and_larger_graphs_and_machines_are_left_as_they_are(library, mon
             assert "refining" not in planned(library, towers, mode=Mode.PARALLEL).report.phases
 
 
-def test_a_plan_that_takes_what_its_work_takes_has_nothing_to_gain(library, monkeypatch):
+def test_plan_near_the_time_of_its_work_is_not_refined(library, monkeypatch):
     monkeypatch.setattr(refining, "GAIN", inf)
     assert (
         "refining"
@@ -93,7 +93,7 @@ def test_a_plan_that_takes_what_its_work_takes_has_nothing_to_gain(library, monk
     )
 
 
-def test_it_has_no_more_time_than_the_search(library):
+def test_refining_is_skipped_if_the_time_of_the_search_is_up(library):
     looks = count()
     with timed_by(lambda: next(looks) * 1e-3):
         chosen = planned(library, parse_graph(TWO_TOWERS), seconds=0.0)
@@ -101,9 +101,9 @@ def test_it_has_no_more_time_than_the_search(library):
     assert "refining" not in chosen.report.phases
 
 
-def test_what_several_operators_read_is_moved_once(library):
-    """Blocks of a residual network read what the one before makes twice: sums that count its way
-    once lead to a faster plan."""
+def test_resharding_for_several_readers_is_counted_once(library):
+    """In a residual network, a block reads the output of the block before twice. Sums that count
+    its resharding once lead to a faster plan."""
     graph = build_model("resnext50", None, 8)
     cuts = Cuts(library.concrete(graph))
     chooser = Chooser.on(CostModel(load_machine("dgx-a100"), BF16), cuts)

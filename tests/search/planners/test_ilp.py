@@ -1,4 +1,4 @@
-"""Alpa's integer program: against all choices there are, on random tables and on small graphs."""
+"""Alpa's integer program, against all choices, on random tables and on small graphs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from substitutions.rules.store import load_library
 
 
 def all_sums(sizes, factors, held=None):
-    """[sizes]: the sums of all choices; infinite where too much is held."""
+    """The sums of all choices, of shape [sizes]. They are infinite if a choice needs too much
+    memory."""
     total, full = np.zeros(sizes), np.zeros(sizes)
     for factor in factors:
         shape = [size if v in factor.variables else 1 for v, size in enumerate(sizes)]
@@ -62,7 +63,8 @@ def test_random_tables(seed, limited):
 
 
 def test_a_cycle_of_three_is_branched():
-    """Three that are each to differ from two others, of two values: the relaxation takes halves."""
+    """Three variables of two values, each to differ from the two others: the relaxation takes
+    halves."""
     alike = np.eye(2) * 1e-3
     factors = [Factor(pair, alike) for pair in ((0, 1), (0, 2), (1, 2))]
     solution = solve([2, 2, 2], factors)

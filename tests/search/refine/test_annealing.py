@@ -1,4 +1,4 @@
-"""Plans whose operators run on any devices: what they mean, what they take, and what they gain."""
+"""Plans whose operators run on any devices: their function, their time, and their gain."""
 
 from __future__ import annotations
 
@@ -55,16 +55,14 @@ def annealer_of(chooser: Chooser, graph: Graph, **options: object) -> Annealer:
 
 
 def whole_seconds(chooser: Chooser, choice: Choice) -> float:
-    """Seconds of a step of the plan of a choice, simulated whole."""
+    """Seconds of a step of the plan of a choice, by full simulation."""
     cut = Builder(chooser.spaces).cut(choice)
     return simulate(schedule(cut.graph, cut.views), chooser.pricing.cost).step_seconds
 
 
 @given(training_graphs(cut=False), st.randoms(use_true_random=False), st.sampled_from([3, 5, 8]))
 @settings(deadline=None, max_examples=20)
-def test_what_moves_make_is_the_same_function_and_takes_what_its_plan_takes(
-    library, graph, random, devices
-):
+def test_moves_keep_the_function_and_price_it_as_its_plan(library, graph, random, devices):
     chooser = chooser_of(graph, library, devices)
     builder = Builder(chooser.spaces)
     delta = DeltaSimulator.of(graph, builder, chooser.pricing.cost)
@@ -91,7 +89,7 @@ def test_a_tower_runs_on_devices_that_no_mesh_axes_make_up(library):
     assert {len(view.devices) for view in cut.views.values()} - {1, 5}, "5 has no other divisors"
 
 
-def test_it_is_the_same_each_time_and_never_slower(library):
+def test_annealing_is_deterministic_and_never_slower(library):
     graph = parse_graph(TOWERS)
     chooser = chooser_of(graph, library)
     first = chooser.choose(graph)
@@ -101,7 +99,7 @@ def test_it_is_the_same_each_time_and_never_slower(library):
     assert annealer_of(chooser, graph, work=0).annealed(first) is first
 
 
-def test_it_ends_when_time_is_up(library):
+def test_annealing_ends_when_its_time_is_up(library):
     graph = parse_graph(TOWERS)
     chooser, asked = chooser_of(graph, library), count()
     over = annealer_of(chooser, graph, is_over=lambda: next(asked) >= 20)

@@ -1,4 +1,5 @@
-"""Programs of plans put together of pieces: those of the plans themselves, to the last bit."""
+"""Programs of plans that are put together from pieces: equal to those of the plans, to the last
+bit."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import everything
 from search.map.space.strategies import starts
+from search.refine import delta as module
 from search.refine.delta import DeltaSimulator
 from search.refine.overlap import Trial
 from substitutions.rules.rule import parse_rule
@@ -45,7 +47,7 @@ def chooser_of(graph: Graph, library: Library, machine: tuple[str, int]) -> Choo
 
 
 def at_random(chooser: Chooser, graph: Graph, random: Random) -> Choice:
-    """Any strategies, from any devices on that they may begin at."""
+    """Random strategies, from any possible first devices."""
     strategies = {
         node: random.choice(chooser.spaces.of(node).strategies).tolist() for node in graph.operators
     }
@@ -64,7 +66,7 @@ def moved(chooser: Chooser, choice: Choice, random: Random) -> Choice:
 
 
 def assert_same(delta: DeltaSimulator, chooser: Chooser, choice: Choice) -> None:
-    """The program of a choice, and the answers about it, are those of its plan."""
+    """Check that the program of a choice, and the answers about it, equal those of its plan."""
     cost = chooser.pricing.cost
     cut = Builder(chooser.spaces).cut(choice)
     expected, made = program(schedule(cut.graph, cut.views), cost), delta.program(choice)
@@ -112,8 +114,8 @@ def test_moves_from_the_choice_of_a_model(library, model, machine):
         choice = moved(chooser, choice, random)
 
 
-def test_the_same_question_is_worked_out_of_known_pieces(library, monkeypatch):
-    """What a move leaves as it is is not cut again."""
+def test_second_price_of_a_choice_reuses_its_pieces(library, monkeypatch):
+    """The pieces that a move leaves unchanged are not cut again."""
     graph = build_model("mlp-mnist", 32, 4)
     chooser = chooser_of(graph, library, MACHINES[0])
     delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
@@ -133,8 +135,21 @@ def test_the_same_question_is_worked_out_of_known_pieces(library, monkeypatch):
     assert len(cut) <= len(graph.operators) + len(chooser.spaces.of(last)) - 1
 
 
-def test_what_the_loss_does_not_need_has_no_gradients(library):
-    """A second output is worked out, and nothing comes back from it."""
+def test_longest_path_rules_a_choice_out_before_its_tasks_are_made(library, monkeypatch):
+    graph = build_model("mlp-mnist", 32, 4)
+    chooser = chooser_of(graph, library, MACHINES[0])
+    delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
+    choice = chooser.choose(graph)
+    seconds = delta.seconds(choice)
+    assert seconds is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "tasks", lambda _: pytest.fail("tasks were made"))
+        assert delta.seconds(choice, seconds / 3) is None
+    assert delta.seconds(choice, nextafter(seconds, inf)) == seconds
+
+
+def test_operators_that_the_loss_does_not_need_have_no_gradients(library):
+    """A second output is computed, and has no backward pass."""
     graph = parse_graph(
         "x = input[12, 24]\nw = weight[24, 12]\nv = weight[24, 36]\n"
         "return mean_loss(matmul(x, w)), relu(matmul(x, v))"
@@ -153,7 +168,7 @@ def test_fully_sharded_weights_are_not_known_here(library):
 
 
 def test_operands_in_another_order_are_not_known_here():
-    """Whose rules are unlike the library's may change the order of steps: the plan says it."""
+    """If its rules differ from the library's, the order of steps may change: the plan decides."""
     swapped = parse_rule(
         "swapped",
         {"x": 2, "y": 2},

@@ -1,4 +1,4 @@
-"""Branches on devices of their own: where that is faster, and what it computes."""
+"""Branches on devices of their own: when they are faster, and that they compute the same."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ w = weight[263, 269]
 v = weight[263, 269]
 return mean_loss(add(gelu(matmul(x, w)), relu(matmul(x, v))))
 """
-"""Of these sizes nothing can be cut."""
+"""These sizes cannot be cut."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def plan_of(library: Library, graph: Graph, machine: Machine) -> Plan:
     return MeshPlanner(machine, library).plan("branches", graph).plan
 
 
-def test_what_cannot_be_cut_runs_side_by_side(library):
+def test_branches_that_cannot_be_cut_run_side_by_side(library):
     graph = parse_graph(TOWERS)
     plan = plan_of(library, graph, load_machine("summit").with_devices(2))
     products = [view for node, view in plan.views.items() if node.name.startswith("matmul")]
@@ -49,7 +49,7 @@ def test_what_cannot_be_cut_runs_side_by_side(library):
     assert not replay(plan, library.rules).findings
 
 
-def test_what_moves_around_branches_takes_from_what_they_promise(library):
+def test_resharding_around_branches_reduces_their_expected_gain(library):
     graph, machine = build_model("xdl-tiny", 24, 1), load_machine("summit").with_devices(6)
     chooser = Chooser.on(CostModel(machine), Cuts(library.concrete(graph)))
 
@@ -65,8 +65,8 @@ def test_what_moves_around_branches_takes_from_what_they_promise(library):
 
 
 def test_branches_of_a_larger_model_share_the_devices(library, monkeypatch):
-    """Towers run on devices of their own, and fewer of these exchange the gradients of each, before
-    anything is refined."""
+    """Towers run on devices of their own. Fewer devices exchange the gradients of each, before any
+    refinement."""
     monkeypatch.setattr(plans, "refine", lambda *_: None)
     graph = build_model("candle-uno-tiny", 24, 1)
     machine = load_machine("summit").with_devices(6)

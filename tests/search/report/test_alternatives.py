@@ -1,4 +1,4 @@
-"""Other placements of an operator cost what the search's own builder and simulation say."""
+"""Other placements of an operator cost the same as by the search's own builder and simulation."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from substitutions.rules.store import load_library
 
 
 @pytest.mark.parametrize("text", [DATA, TENSOR])
-def test_the_promising_ones_are_the_best(text):
-    """The next best of few that are simulated is that of all."""
+def test_few_simulated_alternatives_include_the_best(text):
+    """The best of the few alternatives that are simulated is the best of all."""
     plan = plan_of(text)
     alternatives = Alternatives(simulated(plan))
     for node in plan.views:
@@ -44,11 +44,12 @@ def test_the_promising_ones_are_the_best(text):
         assert seconds == sorted(seconds)
 
 
-def test_they_cost_what_the_search_says():
-    """Of a plan by data parallelism, with any one operator by any other strategy."""
+def test_alternatives_cost_as_much_as_in_the_search():
+    """A plan by data parallelism, with any one operator by any other strategy."""
     graph, cost = parse_graph(MODEL), CostModel(machine())
     chooser = Chooser.on(cost, Cuts(load_library().concrete(graph)))
-    # Alternatives do not let partial sums pass: the strategies are compared that do not either.
+    # Alternatives do not let partial sums pass. They are compared with strategies that do not
+    # either.
     chooser = replace(
         chooser,
         pricing=replace(chooser.pricing, spaces=replace(chooser.spaces, partials_pass=False)),
@@ -78,8 +79,8 @@ def test_they_cost_what_the_search_says():
     assert compared > 40
 
 
-def test_readers_of_partial_sums_do_without_them():
-    """No transfer is priced to partial sums that are not there."""
+def test_alternatives_need_no_partial_sums():
+    """No transfer to partial sums is priced that are not there."""
     plan = plan_of(LINEAR, LINEAR_MODEL)
     alternatives = Alternatives(simulated(plan))
     with np.errstate(all="raise"):
@@ -87,7 +88,7 @@ def test_readers_of_partial_sums_do_without_them():
     assert all(len(one.simulated) == one.placements for one in offered)
 
 
-def test_what_does_not_fit_says_by_how_much():
+def test_alternative_that_does_not_fit_states_the_excess_bytes():
     plan = plan_of(DATA)
     base = simulated(plan)
     device = base.machine.device.model_copy(update={"memory_bytes": 2000})

@@ -1,4 +1,4 @@
-"""A plan in words that a practitioner uses."""
+"""A plan in the words of practitioners."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def planned(text: str, dimension: IndexRole) -> Plan:
         ]
     ),
 )
-def test_cuts_are_called_what_they_were_allowed_as(text, dimension):
+def test_cuts_have_the_names_of_the_allowed_dimensions(text, dimension):
     cuts = [row.cut for row in rows(planned(text, dimension))]
     words = {part.split()[0] for cut in cuts for part in cut.split(" x ")}
     assert dimension in words
     assert words <= {dimension, "whole", "partials", "copies", "join"}
 
 
-def test_all_operators_are_told_in_one_line():
+def test_all_operators_are_described_in_one_line():
     plan = planned(PERCEPTRON, IndexRole.DATA)
     assert overall(plan) == "data 2 in 2 of 2 operators with weights"
     assert overall(planned(ATTENTION, IndexRole.HEAD)).startswith("head 2 in 1 of 2 operators")

@@ -1,4 +1,4 @@
-"""How two plans differ: nothing where they are the same, and all that does where they are not."""
+"""The difference of two plans: empty for equal plans, and complete for others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_plan_does_not_differ_from_itself(name):
 
 
 @pytest.mark.parametrize(("a", "b"), [(DATA, TENSOR), (DATA, SHARDED), (TENSOR, SHARDED)])
-def test_it_is_the_same_read_from_the_other_side(a, b):
+def test_difference_of_swapped_plans_is_the_swapped_difference(a, b):
     one, other = simulated(plan_of(a)), simulated(plan_of(b))
     there, back = difference(one, other), difference(other, one)
     assert {(c.operator, c.count, c.a, c.b) for c in there.changes} == {

@@ -1,4 +1,4 @@
-"""What is said of an operator: its cost, its placement, and why it is not cut otherwise."""
+"""The explanation of an operator: its cost, its placement, and why it is not cut otherwise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def explained(text: str, name: str, **changes: object):
 
 @pytest.mark.parametrize("name", CUTS)
 def test_every_task_is_charged_once(name):
-    """What is spent on operators is all that their device does."""
+    """The time charged to operators is all the work of their device."""
     base = simulated(plan_of(CUTS[name]))
     costs = spent(base)
     devices = {representative(base, node) for node in costs}
@@ -35,7 +35,7 @@ def test_every_task_is_charged_once(name):
     assert exposed == pytest.approx(use.exposed, abs=1e-15)
 
 
-def test_placements_are_told_in_the_words_of_the_glossary():
+def test_placements_are_stated_in_words_of_the_glossary():
     explanation = explained(TENSOR, "w2")
     assert explanation.row.cut == "reduction 4"
     assert explanation.row.devices == "0-3"
@@ -47,13 +47,13 @@ def test_placements_are_told_in_the_words_of_the_glossary():
     assert [i.refused for i in explanation.indices if i.name != "n"] == [None, None]
 
 
-def test_it_says_where_a_weight_is_stored():
+def test_explanation_states_where_a_weight_is_stored():
     explanation = explained(SHARDED, "w2")
     assert explanation.operands[1][1] == "Replicate over 4 (stored: Shard(0) over 4)"
     assert explained(DATA, "w2").operands[1][1] == "Replicate over 4"
 
 
-def test_what_is_reduced_inside_a_function_is_never_cut():
+def test_index_reduced_inside_a_function_is_never_cut():
     explanation = explained(DATA, "softmax")
     refused = {index.length: index.refused for index in explanation.indices}
     assert refused[48] is None
@@ -76,7 +76,7 @@ def test_operators_go_by_many_names():
         find(plan, "\u2603" * 9, "p")
 
 
-def test_operators_that_are_alike_are_told_together():
+def test_equal_operators_are_explained_together():
     text = """
 x = input[48, 12]
 w1 = weight[12, 12]

@@ -1,4 +1,4 @@
-"""A plan with one operator placed otherwise is a plan of the same computation."""
+"""A plan with another placement of one operator computes the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def own(plan: Plan, node: Node) -> OperatorPlacement:
 
 
 def bare(value: Value) -> object:
-    """What a value is without parallel operators."""
+    """A value without parallel operators."""
     source = trace(value)[0]
     if source.node.is_leaf:
         return source.node.leaf.uncut
@@ -38,7 +38,7 @@ def bare(value: Value) -> object:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_nothing_changes_where_all_stay(name):
+def test_replacing_a_placement_by_itself_changes_nothing(name):
     plan = PLANS[name]
     for node in operators(plan):
         made = replaced(plan, {node: own(plan, node)})
@@ -48,7 +48,7 @@ def test_nothing_changes_where_all_stay(name):
 
 
 @given(st.data())
-def test_it_is_a_plan_of_the_same_computation(tmp_path_factory, data):
+def test_plan_with_another_placement_computes_the_same_graph(tmp_path_factory, data):
     name = data.draw(st.sampled_from(sorted(PLANS)))
     plan, alternatives = PLANS[name], ALTERNATIVES[name]
     nodes = operators(plan)
@@ -68,8 +68,8 @@ def test_it_is_a_plan_of_the_same_computation(tmp_path_factory, data):
 
 
 @given(st.data())
-def test_there_and_back_costs_what_it_did(data):
-    """But where partial sums passed: they do not come back."""
+def test_replacing_a_placement_and_back_keeps_the_price(data):
+    """Except partial sums that passed: they do not come back."""
     name = data.draw(st.sampled_from(sorted(CUTS)))
     plan = PLANS[name]
     nodes = operators(plan)
@@ -85,7 +85,7 @@ def test_there_and_back_costs_what_it_did(data):
         assert price_plan(back, cost) == price_plan(plan, cost)
 
 
-def test_partial_sums_that_no_longer_come_are_done_without():
+def test_replaced_plan_needs_no_missing_partial_sums():
     plan = PLANS["passing"]
     first, second, _ = operators(plan)
     whole = next(

@@ -36,7 +36,7 @@ def planned(library: Library, text: str, mode: Mode = Mode.JOINT, devices: int =
 
 @pytest.fixture(scope="module")
 def scaled(library: Library) -> Planned:
-    """Of a sum that is scaled twice."""
+    """The plan of a sum that is scaled twice."""
     return planned(library, "scale(scale(add(x, y), factor=0.5), factor=3.0)")
 
 
@@ -52,7 +52,7 @@ def test_rewrites_that_pay_are_named_with_what_they_save(scaled):
     assert line.count(" == ") == min(len(rules), NAMED) > 0
 
 
-def test_what_came_nearest_is_named_where_nothing_pays(library):
+def test_nearest_rewrite_is_named_if_no_rewrite_pays(library):
     mlp = build_model("mlp", None, 8)
     plain = MeshPlanner(load_machine("dgx-a100").with_devices(8), library).plan("mlp", mlp)
     survey, line = plain.report.rewriting, rewriting_text(plain)
@@ -62,7 +62,7 @@ def test_what_came_nearest_is_named_where_nothing_pays(library):
     assert not algebra_used(plain.plan.derivation)
 
 
-def test_where_nothing_matches_the_line_says_so(library):
+def test_line_states_that_no_rewrite_matches(library):
     machine = load_machine("dgx-a100").with_devices(1)
     nothing = MeshPlanner(machine, library).plan(
         "nothing", parse_graph("x = input[4, 4]\nreturn x")
@@ -70,7 +70,7 @@ def test_where_nothing_matches_the_line_says_so(library):
     assert rewriting_text(nothing) == "no rewrite of the algebra matches"
 
 
-def test_nothing_is_said_where_no_rewrites_were_looked_for(library, scaled):
+def test_no_line_is_printed_if_no_rewrites_were_tried(library, scaled):
     parallel = planned(library, "add(x, y)", Mode.PARALLEL)
     assert rewriting_text(parallel) is None
     pipeline = PipelineFile(stages=2, micro_batches=4, schedule="1f1b")
@@ -87,14 +87,14 @@ def test_nothing_is_said_where_no_rewrites_were_looked_for(library, scaled):
         (0.01, "saves 1.00% of the work, but not of a step in which exchanges overlap with it"),
     ],
 )
-def test_the_effect_is_told_by_its_sign(scaled, gain, effect):
+def test_effect_of_a_rewrite_is_stated_by_its_sign(scaled, gain, effect):
     nearest = NearestRewrite(("f(x, top=top) == g(x, top=2)",), 1, gain)
     survey = RewriteSurvey(1, 0, nearest, plain=1.0)
     line = rewriting_text(replace(scaled, report=replace(scaled.report, rewriting=survey)))
     assert line == (f"no rewrite pays: the one that matches, f(x) == g(x, top=2), once, {effect}")
 
 
-def test_graphs_are_told_of_together():
+def test_surveys_of_several_graphs_are_joined():
     near, far = (NearestRewrite(("r",), 1, gain) for gain in (0.1, -0.1))
     of_both = RewriteSurvey(2, 1, far, 3.0).beside(RewriteSurvey(1, 4, near, 2.0, 5.0))
     assert of_both == RewriteSurvey(3, 5, near, 2.0, 5.0)

@@ -1,4 +1,4 @@
-"""Blocks that repeat are found, and a graph with fewer of them is that of a model less deep."""
+"""Repeated blocks are found, and a graph with fewer of them is that of a shallower model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_fewer_blocks_are_a_model_less_deep(model, count: int, data: st.DataObje
 
 
 @pytest.mark.parametrize("model", [blocks, with_bias])
-def test_each_operator_has_one_that_stands_for_it(model):
+def test_each_operator_has_a_stand_in_with_its_signature(model):
     whole = model(20)
     own = blocks_of(whole)
     assert own is not None
@@ -62,7 +62,7 @@ def test_the_first_and_the_last_block_may_be_cut_otherwise():
     assert sizes[1] == len(own.graph.operators) - own.length * (own.count - 2)
 
 
-def test_what_comes_later_may_not_read_a_block_that_is_left_out():
+def test_block_that_a_later_operator_reads_cannot_be_left_out():
     own = blocks_of(with_look_back(BLOCKS_KEPT + 4))
     assert own is not None
     assert own.without(4) is None

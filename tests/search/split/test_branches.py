@@ -1,4 +1,4 @@
-"""Branches of a graph: found where there are some, and independent of each other."""
+"""Branches of a graph: all are found, and they are independent of each other."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_branches_within_branches():
     assert names(inner.branches) == {("sigmoid",), ("relu", "tanh")}
 
 
-def test_a_row_of_operators_has_none():
+def test_row_of_operators_has_no_branches():
     graph = parse_graph("x = input[4, 4]\nt = relu(x)\nreturn mean_loss(add(gelu(t), t))")
     assert forks(graph) == []
 
 
-def test_all_that_a_row_of_concats_joins_is_innermost():
+def test_innermost_branches_are_all_operands_of_a_row_of_concats():
     outer, inner = forks(parse_graph(JOINED))
     assert names(outer.branches) == {("relu", "gelu", "concat"), ("tanh",)}
     assert names(outer.innermost) == {("relu",), ("gelu",), ("tanh",)}
@@ -53,7 +53,7 @@ def test_all_that_a_row_of_concats_joins_is_innermost():
 
 
 def test_forks_in_a_row_are_not_joined_by_one_operator():
-    """One of them waits for the other."""
+    """One of the forks waits for the other."""
     outer, *_ = forks(parse_graph(IN_A_ROW))
     assert len(outer.inside[0]) == 2
     assert outer.innermost == outer.branches

@@ -1,4 +1,4 @@
-"""Operators cut out of a graph do there what they do in the whole."""
+"""Operators in an excerpt behave as in the whole graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def some(graph: Graph, draw: random.Random) -> set[Node]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_window_keeps_types_gradients_and_who_reads(graph: Graph, seed: int) -> None:
+def test_window_keeps_types_gradients_and_readers(graph: Graph, seed: int) -> None:
     nodes = some(graph, random.Random(seed))
     excerpt = Excerpt.of(graph, nodes)
     whole, own = gradient_nodes(graph), gradient_nodes(excerpt.graph)
@@ -42,7 +42,7 @@ def test_a_window_keeps_types_gradients_and_who_reads(graph: Graph, seed: int) -
     }
 
 
-def test_a_step_in_a_window_makes_what_it_makes_in_the_whole(graph: Graph) -> None:
+def test_rewrite_in_a_window_makes_the_same_nodes_as_in_the_graph(graph: Graph) -> None:
     algebra = Algebra.of(load_library().concrete(graph))
     operators = (node for node in graph.nodes if not node.is_leaf)
     first_steps = (next(algebra.applications(node, graph), None) for node in operators)

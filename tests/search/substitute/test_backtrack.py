@@ -1,4 +1,4 @@
-"""Backtracking over states that are numbers, with costs and edges drawn."""
+"""Backtracking over states that are numbers, with random costs and edges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from search.substitute.backtrack import (
 
 @dataclass(frozen=True)
 class Drawn:
-    """States 0, 1, ...; what each costs, what it is estimated to cost, and where it leads."""
+    """States 0, 1, ...: the cost of each, its estimate, and its edges."""
 
     costs: Sequence[float]
     estimates: Sequence[float]
@@ -41,7 +41,7 @@ class Drawn:
         return backtrack(0, self.costs.__getitem__, candidates, extent)
 
     def reached(self, at_most: float) -> set[int]:
-        """The states that the first one leads to by states that cost so much at most."""
+        """The states reached from the first one by states of at most this cost."""
         seen, pending = {0}, [0]
         while pending:
             for other in self.edges[pending.pop()]:
@@ -63,8 +63,8 @@ def drawn(draw: st.DrawFn) -> Drawn:
 
 
 @given(drawn(), st.sampled_from((1.0, 1.05, 1.2, 2.0)))
-def test_the_best_of_what_is_reached_within_the_threshold(space: Drawn, threshold: float):
-    """Whatever the estimates are, as long as nothing costs less than its own."""
+def test_best_state_reached_within_the_threshold_is_found(space: Drawn, threshold: float):
+    """For any estimates, as long as no state costs less than its estimate."""
     outcome = space.search(BacktrackLimits(threshold))
     cost = space.costs[outcome.best]
     assert cost <= min(space.costs[state] for state in space.reached(threshold * cost))
@@ -73,7 +73,7 @@ def test_the_best_of_what_is_reached_within_the_threshold(space: Drawn, threshol
 
 
 @given(drawn(), st.integers(0, 3))
-def test_patience_bounds_what_is_priced_in_vain(space: Drawn, patience: int):
+def test_patience_bounds_the_states_priced_without_a_gain(space: Drawn, patience: int):
     outcome = space.search(BacktrackLimits(inf, patience))
     gains = len(space.costs)
     assert outcome.priced <= patience * (gains + 1) + gains
@@ -87,14 +87,14 @@ def test_a_step_that_costs_leads_to_one_that_gains():
     assert space.search(BacktrackLimits(1.05)).best == 2
 
 
-def test_what_is_cut_short_says_what_is_left():
+def test_search_that_is_cut_short_counts_the_states_left():
     space = Drawn((100, 101, 102), (100, 101, 102), ((1, 2), (), ()))
     over = iter((False, True))
     outcome = space.search(BacktrackLimits(1.05, is_over=lambda: next(over)))
     assert (outcome.best, outcome.priced, outcome.left) == (0, 0, 2)
 
 
-def test_little_is_no_gain():
+def test_gain_below_the_least_gain_is_ignored():
     space = Drawn((1000, 999), (1000, 999), ((1,), ()))
     assert space.search(BacktrackLimits(least_gain=2e-3)).best == 0
     assert space.search(BacktrackLimits(least_gain=5e-4)).best == 1

@@ -1,8 +1,8 @@
 """Blocks of public models in which a rewrite pays only after one that costs something.
 
-Greedy search (threshold 1) makes what is no slower than before alone; backtracking goes on from
-graphs that are up to 5 % slower than the best. The machine has four A100, over which everything
-may be cut, and the rewrites of the greedy search and of backtracking are priced alike.
+Greedy search (threshold 1) makes only rewrites that are no slower alone. Backtracking goes on from
+graphs that are up to 5 % slower than the best. The machine has four A100, over which everything may
+be cut, and the rewrites of both searches are priced alike.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ wv = weight[2048, 512]
 y = matmul(x, wo)
 return mean_loss(matmul(y, wq)), mean_loss(relu(matmul(y, wk))), mean_loss(gelu(matmul(y, wv)))
 """
-"""Queries, keys and values of Llama-3.2 1B, which has 32 heads of queries and 8 of keys."""
+"""Queries, keys and values of Llama-3.2 1B, with 32 heads of queries and 8 of keys."""
 GATED = """
 x = input[64, 256]
 w0 = weight[256, 256]
@@ -40,11 +40,11 @@ w3 = weight[256, 1024]
 y = matmul(x, w0)
 return mean_loss(matmul(multiply(silu(matmul(y, w1)), matmul(y, w3)), w2))
 """
-"""A gated feed-forward layer, as Llama and T5 have it, after a projection."""
+"""A gated feed-forward layer after a projection, as in Llama and T5."""
 
 
 def lstm_cell() -> str:
-    """A step of an LSTM with gates of their own, of 512 sequences and 1024 units."""
+    """A step of an LSTM with separate gates, of 512 sequences and 1024 units."""
     lines = [f"{name} = input[512, 1024]" for name in ("x", "h", "c")]
     for gate, function in {"i": "sigmoid", "f": "sigmoid", "g": "tanh", "o": "sigmoid"}.items():
         lines += [f"w{gate} = weight[1024, 1024]", f"u{gate} = weight[1024, 1024]"]
@@ -59,7 +59,7 @@ def library() -> Library:
 
 
 def seconds(library: Library, graph: Graph, threshold: float) -> float:
-    """Of a step, after the rewrites that a search with a threshold makes."""
+    """Seconds of a step after the rewrites of a search with this threshold."""
     machine = load_machine("dgx-a100").with_devices(4)
     rules = library.concrete(graph)
     chooser = Chooser.on(CostModel(machine), Cuts(rules))
@@ -78,7 +78,7 @@ def seconds(library: Library, graph: Graph, threshold: float) -> float:
         pytest.param(lstm_cell(), 1.02, id="LSTM cell"),
     ],
 )
-def test_backtracking_finds_what_greedy_search_does_not(library, text, least):
+def test_backtracking_finds_rewrites_that_greedy_search_misses(library, text, least):
     graph = parse_graph(text)
     greedy, patient = (seconds(library, graph, threshold) for threshold in (1.0, THRESHOLD))
     assert greedy > least * patient

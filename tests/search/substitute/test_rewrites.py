@@ -1,4 +1,4 @@
-"""Rewrites that are made one after the other, and those that pay only together."""
+"""Rewrites that are made one after the other, and rewrites that pay only together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ a = scale(scale(scale(x, factor=-1.0), factor=0.5), factor=0.5)
 b = scale(y, factor=-1.0)
 return sum_loss(add(add(add(a, scale(y, factor=0.5)), b), relu(b)))
 """
-"""Two tensors that are scaled and added. Factors first have to meet."""
+"""Two tensors that are scaled and added. Their factors have to meet first."""
 TOWERS = """
 x = input[64, 1024]
 v1 = weight[1024, 64]
@@ -51,14 +51,14 @@ def library() -> Library:
 
 
 def rewriter(library: Library, graph: Graph, limits: Limits) -> Rewriter:
-    """Of graphs on one A100."""
+    """The rewriter of graphs on one A100."""
     machine = load_machine("dgx-a100").with_devices(1)
     algebra = Algebra.of(library.concrete(graph))
     return Rewriter(Chooser.on(CostModel(machine), Cuts(())), algebra, limits)
 
 
 def rewritten(library: Library, text: str, limits: Limits) -> tuple[float, Graph]:
-    """Seconds of a step of what becomes of a graph, and the graph."""
+    """Seconds of a step of the rewritten graph, and the graph."""
     graph = parse_graph(text)
     rewrites = rewriter(library, graph, limits)
     answer = rewrites.improved(graph, Derivation.start(graph))
@@ -66,7 +66,7 @@ def rewritten(library: Library, text: str, limits: Limits) -> tuple[float, Graph
     return rewrites.chooser.choose(best).seconds, best
 
 
-def test_some_rewrites_pay_only_in_a_row(library):
+def test_rewrites_that_pay_only_in_a_row_are_found(library):
     greedy, _ = rewritten(library, MIXED, Limits(threshold=1.0, together=False))
     patient, graph = rewritten(library, MIXED, Limits(threshold=1.05, together=False))
     assert patient < 0.6 * greedy
@@ -74,7 +74,7 @@ def test_some_rewrites_pay_only_in_a_row(library):
 
 
 def few(text: str) -> str:
-    """A graph on few numbers, which are weights, so that gradients are compared too."""
+    """The graph with few numbers, which are weights, so that gradients are compared too."""
     return text.replace("input[65536, 4096]", "weight[4, 8]")
 
 
@@ -95,16 +95,16 @@ def test_rewrites_that_gain_alone_are_made_at_once(library):
     assert again[1] == rewritten[0]
 
 
-def test_nothing_is_tried_where_nothing_may_be(library):
+def test_no_rewrite_is_tried_with_a_limit_of_0_tries(library):
     graph = parse_graph(MIXED)
     rewrites = rewriter(library, graph, Limits(tries=0))
     assert rewrites.improved(graph, Derivation.start(graph)) is None
     assert rewrites.tried == 0
 
 
-def test_what_is_not_looked_at_is_told(library):
-    """Without tries, all groups of the first graph are left; in full, those within the threshold
-    of all graphs that were made."""
+def test_survey_counts_the_rewrites_that_were_not_tried(library):
+    """Without tries, all groups of the first graph are left. With tries, the groups within the
+    threshold of all graphs that were made are left."""
     graph, told = parse_graph(MIXED), list[RewriteSurvey]()
     for limits in (Limits(tries=0), Limits()):
         rewrites = rewriter(library, graph, replace(limits, tell=told.append))
@@ -119,7 +119,7 @@ def test_what_is_not_looked_at_is_told(library):
 
 
 def test_places_that_look_alike_have_the_same_rewrites_in_another_graph(library):
-    """What is known from one graph is what would be listed for the next."""
+    """The rewrites known from one graph are those that would be listed for the next."""
     graph = parse_graph(TOWERS)
     rewrites = rewriter(library, graph, Limits())
     rewritten = rewrites.improved(graph, Derivation.start(graph))
@@ -130,7 +130,7 @@ def test_places_that_look_alike_have_the_same_rewrites_in_another_graph(library)
     assert known == {group.key: group.places for group in fresh.groups(choice)}
 
 
-def test_where_time_is_up_what_is_left_is_told(library):
+def test_survey_counts_rewrites_left_when_time_is_up(library):
     graph = parse_graph(MIXED)
     turns = iter(range(100))
     rewrites = rewriter(library, graph, Limits(is_over=lambda: next(turns) > 5))
@@ -139,7 +139,7 @@ def test_where_time_is_up_what_is_left_is_told(library):
 
 
 def test_every_step_keeps_the_meaning(library):
-    """Of all rules, on parallel operators too."""
+    """Rewrites by all rules, on parallel operators too."""
     graph, ring, rng = mlp(6, (6, 12, 6)), PrimeField(), np.random.default_rng(0)
     leaves = {n.leaf.name: rng.integers(0, ring.prime, n.types[0].shape) for n in graph.leaves}
     (expected,) = evaluate_whole(graph, leaves, ring)

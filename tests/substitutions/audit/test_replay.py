@@ -1,4 +1,4 @@
-"""Replaying plans: each thing that a step says is checked, and what is altered is found."""
+"""Replaying plans: each field of a step is checked, and every alteration is found."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ Places = list[tuple[str | int, ...]]
 
 
 def places(value: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """The way to every number, text and truth value of a file."""
+    """The path to every number, text and truth value of a file."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from places(inner, (*way, key))
@@ -94,7 +94,7 @@ def parent(value: Any, way: tuple[str | int, ...]) -> Any:
 
 
 def problems(altered: dict[str, Any]) -> list[str]:
-    """What loading a plan finds, or else what its audit does."""
+    """The problems that loading a plan finds, or else those of its audit."""
     try:
         given = PlanFile.model_validate_json(json.dumps(altered))
         loaded = read_plan(given, "plan.json")
@@ -107,7 +107,7 @@ def problems(altered: dict[str, Any]) -> list[str]:
 
 
 def sealed(altered: dict[str, Any]) -> dict[str, Any]:
-    """With the hashes that it would have had if it had been written so, if it can be read."""
+    """The content with valid hashes, if it can be read."""
     try:
         hashes = part_hashes(PlanFile.model_validate_json(json.dumps(altered)))
     except ValueError:
@@ -117,7 +117,7 @@ def sealed(altered: dict[str, Any]) -> dict[str, Any]:
 
 @st.composite
 def another(draw: st.DrawFn, old: Any, others: list[Any]) -> Any:
-    """Another value of the same kind: of the same file, or near."""
+    """Another value of the same kind, from the same file or near."""
     if old is None:
         return "0"
     if isinstance(old, bool):
@@ -137,7 +137,7 @@ def another(draw: st.DrawFn, old: Any, others: list[Any]) -> Any:
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_field_that_is_altered_is_found(content: dict[str, Any], data: st.DataObject):
-    """In the part where it is, at least."""
+    """The error names at least the part of the altered field."""
     way = data.draw(st.sampled_from(list(places(content))))
     altered = deepcopy(content)
     inside = parent(altered, way)
@@ -152,10 +152,10 @@ def test_any_field_that_is_altered_is_found(content: dict[str, Any], data: st.Da
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_what_is_altered_with_its_hash_does_not_follow(
+def test_altered_plan_with_a_matching_hash_does_not_follow(
     content: dict[str, Any], data: st.DataObject
 ):
-    """Decisions but the views: these follow from nothing, any that fit are a plan."""
+    """All decisions but the views. Views follow from nothing: any that fit are a plan."""
     decisions = content["decisions"]
     kinds = [
         way
@@ -201,7 +201,7 @@ def test_steps_that_are_dropped_repeated_or_swapped_are_found(
     elif change == "repeat":
         steps.insert(at, steps[at])
     else:
-        # Steps at the end that have nothing to do with each other may come in either order.
+        # Independent steps at the end may come in either order.
         after = (*steps[at + 1]["at"], *steps[at + 1]["inputs"])
         assume(any(value.startswith(f"{at}.") for value in after))
         steps[at], steps[at + 1] = steps[at + 1], steps[at]
@@ -213,7 +213,7 @@ def test_steps_that_are_dropped_repeated_or_swapped_are_found(
     assert "decisions.derivation[" in errors[0] or "decisions.graph[" in errors[0]
 
 
-def test_a_graph_that_is_another_is_told_by_its_line(content: dict[str, Any]):
+def test_altered_graph_is_reported_by_its_line(content: dict[str, Any]):
     altered = deepcopy(content)
     lines = altered["decisions"]["graph"]
     at = next(i for i, line in enumerate(lines) if "mean_loss(" in line)
@@ -229,7 +229,7 @@ def test_a_graph_that_is_another_is_told_by_its_line(content: dict[str, Any]):
 
 @dataclass(frozen=True)
 class Case:
-    """A rule, where it is said to stand in a graph, and what the graph is then."""
+    """A rule, its stated place in a graph, and the graph after it."""
 
     rule: Rule
     model: str
@@ -339,7 +339,7 @@ def with_rule(change: Callable[[Rule], Rule]) -> tuple[Rule, ...]:
     return tuple(change(rule) if rule.name == name else rule for rule in library().rules)
 
 
-def test_a_rule_that_is_not_what_the_plan_says_is_refused():
+def test_rule_that_differs_from_the_plan_is_refused():
     rules = with_rule(lambda rule: replace(rule, right=rule.left, left=rule.right))
     (finding,) = replay(plan(), rules).findings
     assert finding.where == f"decisions.rules.{plan().derivation[0].rule}"
@@ -392,7 +392,7 @@ def reversed_leaves() -> list[str]:
     return [*reversed(leaves), *(line for line in lines if line not in leaves)]
 
 
-def test_paths_are_told_in_files(tmp_path: Path):
+def test_derivation_in_a_plan_file_stays_short(tmp_path: Path):
     save_plan(plan(), tmp_path / "plan.json")
     text = (tmp_path / "plan.json").read_text()
     assert text.count("\n") < 3 * len(plan().derivation) + 3 * len(plan().graph.nodes) + 60

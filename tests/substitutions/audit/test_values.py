@@ -1,4 +1,4 @@
-"""Values with ids: replacing a few of them is what rebuilding the whole graph is."""
+"""Values with ids: replacing a few of them gives the same as rebuilding the whole graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def named(graph: Graph) -> dict[str, Value]:
 
 
 def rebuilt(ids: dict[str, Value], images: dict[Value, Value]) -> dict[str, Value]:
-    """What the values of the ids are when some are replaced; these keep what they were."""
+    """The values of the ids after some are replaced. The replaced ids keep their old values."""
     return {
         name: value if value in images else rebuild((value,), images)[0]
         for name, value in ids.items()
@@ -32,8 +32,8 @@ def rebuilt(ids: dict[str, Value], images: dict[Value, Value]) -> dict[str, Valu
 
 @st.composite
 def replacement(draw: DrawFn, graph: Graph, ids: dict[str, Value]) -> tuple[str, str | float]:
-    """The id of a value of the graph, and of one that may stand in its place; or a factor, if what
-    stands there is the value scaled."""
+    """The id of a value of the graph, and the id of a value that may replace it, or a factor if the
+    replacement is the value scaled."""
     inside = {n.value(p) for n in graph.nodes for p in range(len(n.types))}
     alive = sorted(name for name, value in ids.items() if value in inside)
     old = draw(st.sampled_from(alive))
@@ -67,7 +67,7 @@ def test_replacing_values_by_id_is_rebuilding_the_graph(graph: Graph, data: st.D
         assert values.graph().outputs == graph.outputs
 
 
-def test_what_becomes_equal_is_one():
+def test_values_that_become_equal_are_merged():
     values = NamedValues(
         parse_graph(
             "x = input[4, 4]\nt0 = relu(x)\nt1 = tanh(t0)\nt2 = gelu(x)\nt3 = tanh(t2)\n"

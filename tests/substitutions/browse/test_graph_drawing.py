@@ -1,4 +1,4 @@
-"""Layouts of drawings: nothing overlaps, all flows down, and wires do not cross without need."""
+"""Layouts of drawings: boxes do not overlap, wires lead down, and few of them cross."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from substitutions.browse.graph_drawing import GAP, BoxLayout, Wire, increasing,
 
 @st.composite
 def graphs(draw) -> tuple[list[float], list[Wire], list[int]]:
-    """Boxes with wires from lower to higher numbers; those that nothing reads are last."""
+    """Boxes with wires from lower to higher numbers. Boxes that nothing reads come last."""
     widths = draw(st.lists(st.integers(10, 90).map(float), min_size=1, max_size=9))
     pairs = list(combinations(range(len(widths)), 2))
     chosen = draw(st.lists(st.sampled_from(pairs), max_size=12)) if pairs else []
@@ -77,12 +77,12 @@ def test_operands_stand_in_their_order():
 
 
 def test_crossings_are_taken_out():
-    # Two rows of two, wired crosswise: the upper row has to be turned round.
+    # Two rows of two, wired crosswise: the order of the upper row has to be reversed.
     drawing = layout([30.0] * 4, [Wire(0, 3), Wire(1, 2)], [2, 3])
     assert (drawing.centres[0] < drawing.centres[1]) == (drawing.centres[3] < drawing.centres[2])
 
 
-def test_what_reads_nothing_stands_above_its_reader():
+def test_leaf_is_drawn_one_layer_above_its_reader():
     # 0 -> 1 -> 2 <- 3
     drawing = layout([30.0] * 4, [Wire(0, 1), Wire(1, 2), Wire(3, 2)], [2])
     assert drawing.layers == (0, 1, 2, 1)
@@ -96,7 +96,7 @@ def test_increasing_numbers_are_the_nearest(wanted):
     def distance(numbers: list[float]) -> float:
         return sum((a - b) ** 2 for a, b in zip(numbers, wanted, strict=True))
 
-    # No block can be moved, up or down, to come nearer: all that is moved keeps the order.
+    # No block of numbers can be moved up or down to come nearer. Every such move keeps the order.
     for at in range(len(actual)):
         for step in (-0.01, 0.01):
             part = range(at, len(actual)) if step > 0 else range(at + 1)

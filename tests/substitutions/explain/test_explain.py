@@ -1,4 +1,4 @@
-"""Derivations: how rules of other files follow from small ones, and what does not follow."""
+"""Derivations: how rules of other files follow from small ones, and which rules do not follow."""
 
 import json
 import re
@@ -90,7 +90,7 @@ sliced_linear(x, concat(y, z, axis=1), shares=s)
     == concat(sliced_linear(x, y, shares=s), sliced_linear(x, z, shares=s), axis=2)
 """
 JOINED_EQUAL = ((Poly.of("|x.0|"), ONE),)
-"""Without slices of x: outputs are ordered by slice first."""
+"""Without slices of x, because outputs are ordered by slice first."""
 
 
 def as_rule(
@@ -105,14 +105,14 @@ def as_rule(
 
 
 def texts(block, a=0, b=0):
-    """The rules of a block, at an axis or two; an indented line belongs to the one before."""
+    """The rules of a block, at an axis or two. An indented line belongs to the one before."""
     block = block.replace("axis=a", f"axis={a}").replace(".a|", f".{a}|")
     return re.split(r"\n(?=\S)", block.replace("axis=b", f"axis={b}").strip())
 
 
 @cache
 def small_rules():
-    """Small rules, each proved: what the algebra of a few operators consists of."""
+    """Small rules, each proved: the algebra of a few operators."""
     rules = [as_rule(text, rank) for text in texts(POINTWISE) for rank in (2, 3, 4)]
     rules += [as_rule(text, 2) for text in texts(MATRICES)]
     rules += [as_rule(text, 3) for a in range(3) for text in texts(AXIS, a)]
@@ -285,7 +285,7 @@ def test_sizes_do_not_coincide_and_fit():
     assert skeleton(first.left) == skeleton(second.left)
 
 
-def test_what_holds_at_one_choice_of_sizes_only_does_not_count(monkeypatch):
+def test_steps_that_hold_at_one_choice_of_sizes_only_do_not_count(monkeypatch):
     text = "slice(x, axis=0, start=|{}.0|, size=n), y, z"
     sides = pair({"x": 1, "y": 1, "z": 1}, text.format("y"), text.format("z"))
     assert explainer().attempt(*sides).derivation is None
@@ -297,7 +297,7 @@ def test_what_holds_at_one_choice_of_sizes_only_does_not_count(monkeypatch):
 
 
 def test_walks_of_three_steps_are_found_again():
-    """What three rewrites of the search's own matcher lead to is explained."""
+    """Three rewrites by the search's own matcher lead to rules that are explained."""
     random = Random(5)
     rules = [as_rule(text, 2, proved=False) for text in texts(POINTWISE)]
     both = [r for rule in rules for r in (rule, rule.reversed)]
@@ -376,7 +376,7 @@ def _lines(capsys):
     return capsys.readouterr().out.splitlines()
 
 
-def test_one_rule_of_a_file_and_negative_answers(tmp_path, capsys):
+def test_one_rule_of_a_file_is_explained_or_a_negative_answer(tmp_path, capsys):
     path = written(tmp_path / "rules.json", SOUND, FAR, FALSE)
     explain_file(f"{path}:chain", lambda _: small_rules(), as_json=True)
     (record,) = map(json.loads, _lines(capsys))

@@ -1,5 +1,5 @@
-"""The generator: what it reports, that it is deterministic, and that the committed library has
-what a part of it makes."""
+"""The generator: its report, that it is deterministic, and that the committed library contains the
+rules of a part of it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_derived_rules_are_marked():
     assert {rule.left for rule in least.rules} <= {rule.left for rule in library.rules}
 
 
-def test_what_is_not_proved_does_not_enter(part):
+def test_rejected_candidates_are_unproved_and_have_a_reason(part):
     for _, decision in part.rejected:
         assert decision.verdict is not Verdict.PROVED
         assert decision.reason
@@ -86,7 +86,7 @@ def test_candidates_survive_text():
 
 
 def test_an_operator_of_ones_own_takes_part():
-    """And how far the run is gets told."""
+    """The progress of the run is reported too."""
     square = Operator("square", "out[i...] = x[i...] * x[i...]")
     told: list[tuple[str, int, int]] = []
     with known_within(square):
@@ -104,8 +104,8 @@ def test_an_operator_of_ones_own_takes_part():
         assert last[1] == last[2] > 0
 
 
-def test_nothing_starts_from_a_wrong_type(monkeypatch):
-    """A softmax that may be cut along its axis is noticed before any rule is made."""
+def test_operator_with_an_unproved_type_is_refused(monkeypatch):
+    """A softmax that may be cut along its axis is found before any rule is made."""
     softmax = Operator("softmax", OPERATORS["softmax"].equation)
     wrong = LocalTyping((Axis("j", (0,), (0,)),), ())
     monkeypatch.setattr(Operator, "typing", lambda self, ranks, positions: wrong)

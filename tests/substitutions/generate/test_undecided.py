@@ -1,4 +1,4 @@
-"""What is undecided stands in the library and its README, with a reason in words."""
+"""Undecided candidates are listed in the library and its README, with a reason in words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_each_reason_has_its_words():
     assert UndecidedCandidate.of(undecided("anything else")).explanation == OTHER
 
 
-def test_the_readme_shows_what_is_undecided(tmp_path):
+def test_readme_lists_undecided_candidates(tmp_path):
     content = library_of(
         RULES, max_ops=2, undecided=[undecided("summed index a is not determined")]
     )
@@ -42,7 +42,7 @@ def test_the_readme_shows_what_is_undecided(tmp_path):
     assert len(load_library(tmp_path / "rules.json").rules) == len(RULES)
 
 
-def test_a_library_without_any_says_so():
+def test_library_without_undecided_candidates_states_it():
     content = library_of(RULES, max_ops=2)
     assert "Every candidate is proved or refuted." in companions(content)["README.md"]
     assert "undecided" not in library_text(content)

@@ -2,7 +2,7 @@
 
     CONCAT(-4, -5; AXIS=1) MATMUL(-1, t0; ACTI=0) SPLIT(t1; AXIS=1) -> t2.0, t2.1
 
-``-4`` is an input, ``t0`` the first operator; without ``->`` the last operator is the output.
+``-4`` is an input, ``t0`` the first operator. Without ``->`` the last operator is the output.
 """
 
 import json
@@ -63,13 +63,13 @@ def _rule(left, right):
 
 @pytest.fixture
 def as_json():
-    """A rule of two sides in text, as in a file."""
+    """A rule of two sides in text, as the JSON of a file."""
     return _rule
 
 
 @pytest.fixture
 def write(tmp_path):
-    """Write rules, given as in a file, and return the path."""
+    """Write rules, given as JSON, and return the path."""
 
     def write_file(*rules):
         path = tmp_path / "rules.json"

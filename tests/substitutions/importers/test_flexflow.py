@@ -1,7 +1,7 @@
 """FlexFlow's rules, against a simulation of the table that describes them, device by device.
 
-The simulation is written from the description alone and shares nothing with the importer: concrete
-sizes, integer degrees, numpy arrays.
+The simulation is written from the description alone and shares no code with the importer. It uses
+concrete sizes, integer degrees and numpy arrays.
 """
 
 import re
@@ -48,7 +48,7 @@ def with_entry(entries, dim, entry):
 
 
 def scaled(pieces, by, over):
-    """Pieces (size, inner pieces) of a dimension that grew or shrank; sizes are fractions."""
+    """Pieces (size, inner pieces) of a dimension that grew or shrank. Sizes are fractions."""
     return tuple(((n * by, d * over), scaled(inner, by, over)) for (n, d), inner in pieces)
 
 
@@ -160,7 +160,7 @@ def arrays(sizes, seed):
 
 
 def solved(equal, known):
-    """Values of all symbols such that the equations hold; None if there are none."""
+    """Values of all symbols at which the equations hold. None if there are none."""
     values = dict(known)
     pending = list(equal)
     while pending:
@@ -187,7 +187,8 @@ def solved(equal, known):
 
 
 def evaluate(imported, outputs, inputs, degree):
-    """What one side of an imported rule is at concrete inputs; None where its sizes do not fit."""
+    """The values of one side of an imported rule at concrete inputs. None if its sizes do not
+    fit."""
     (case,) = imported.cases
     known = {
         f"|{flexflow.input_name(op)}.{dim}|": size
@@ -210,7 +211,7 @@ def random_side(random):
     tensors = [str(op) for op in range(-1, -7, -1)]
     made, ports = [], []
     for number in range(random.randint(1, 4)):
-        # Later tensors more often, so that graphs are deep.
+        # Later tensors are drawn more often, so that graphs are deep.
         x, y = random.choices(tensors + [t for t in tensors if t[0] == "t"] * 4, k=2)
         dim = random.randrange(3)
         kind = random.choice((*KINDS, *KINDS, "LINEAR", "LINEAR", "CONCAT", "SPLIT", "EW"))
@@ -241,7 +242,7 @@ def imported_or_none(rule, symbolic):
 
 
 def agrees(rule, sizes, degree, *, symbolic):
-    """Whether importer and simulation say the same of the left side; True if it has a meaning."""
+    """Whether importer and simulation agree about the left side. True if it has a meaning."""
     inputs = arrays(sizes, seed=sum(sizes))
     try:
         expected = simulate(rule.left, inputs, degree)
@@ -259,12 +260,12 @@ def agrees(rule, sizes, degree, *, symbolic):
     return True
 
 
-MARKER = "PARTITION(-1; PARALLEL_DIM=0, PARALLEL_DEGREE=2)"  # for the file to be FlexFlow's
+MARKER = "PARTITION(-1; PARALLEL_DIM=0, PARALLEL_DEGREE=2)"  # so that the file is one of FlexFlow's
 
 
 @pytest.mark.parametrize("seed", a_third(range(8)))
 @pytest.mark.parametrize(("symbolic", "degree"), [(False, 2), (True, 2), (True, 3)])
-def test_random_graphs_mean_what_the_table_says(as_json, write, seed, symbolic, degree):
+def test_random_graphs_agree_with_the_simulated_table(as_json, write, seed, symbolic, degree):
     random = Random(seed)
     sides = [random_side(random) for _ in range(100)]
     rules = read_foreign(write(*(as_json(side, side) for side in (*sides, MARKER)))).rules[:-1]
@@ -284,7 +285,7 @@ SIZES = ((4, 8, 12), (8, 4, 16), (12, 12, 4), (8, 12, 12), (4, 4, 4), (2, 2, 2))
 
 
 def sampled(rule, degree):
-    """What sampling says of a rule: true, conditional, false, or ill-typed."""
+    """The result of sampling a rule: true, conditional, false, or ill-typed."""
     verdicts = []
     for sizes in SIZES:
         inputs = arrays([size * degree**2 // 4 for size in sizes], seed=1)
@@ -371,7 +372,7 @@ def test_rules_without_meaning(as_json, write, left, right, reason):
 
 
 def test_sums_of_neighbours_are_not_sums_over_pieces(as_json, write):
-    """The one published rule that is false: with two rows an operand it looks true."""
+    """The one published rule that is false. With two rows an operand it looks true."""
     rule = flexflow_rule(as_json, write, SUMS, "CAT(-1, -2, 1) S(t0,1) S(t1,1)")
     assert sampled(rule, 2) == "false"
     decision = decide_foreign(rule)
@@ -393,6 +394,6 @@ def test_several_degrees_are_not_left_open(as_json, write):
 
 
 def flexflow_rule(as_json, write, left, right):
-    """A rule in the short spelling, from a file that is FlexFlow's."""
+    """A rule in the short spelling, from a file of FlexFlow's."""
     rule, marker = as_json(spelled(left), spelled(right)), as_json(MARKER, MARKER)
     return read_foreign(write(rule, marker)).rules[0]

@@ -1,4 +1,4 @@
-"""Functions of both halves of a concat over a dimension of size 1, as FlexFlow has them."""
+"""Functions of both halves of a concat over a dimension of size 1, as in FlexFlow."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ CASES = [
 
 
 @each(("left", "right", "verdict"), CASES)
-def test_halves(rule, left, right, verdict):
+def test_rules_of_flexflow_about_halves_have_their_verdict(rule, left, right, verdict):
     read = rule(left, right)
     assert read.source is RuleSystem.FLEXFLOW
     assert decide_foreign(read).verdict is verdict

@@ -1,4 +1,4 @@
-"""The rank of an input of TASO's follows from its use."""
+"""The rank of an input of a rule of TASO's follows from its use."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("left", "right", "expected"), CASES)
-def test_ranks(rule, left, right, expected):
+def test_ranks_of_inputs_follow_from_use(rule, left, right, expected):
     assert ranks_of(rule(left, right)).of == expected
 
 
-def test_kernels_are_what_convolutions_are_with(rule):
+def test_kernels_are_the_second_operands_of_convolutions(rule):
     ranks = ranks_of(rule(f"EW_ADD(-4, -5) {CONV.format(-1, 't0')}", "RELU(-1)"))
     assert ranks.kernels == {-4, -5}
 
@@ -48,5 +48,5 @@ def test_kernels_are_what_convolutions_are_with(rule):
         (f"{CONV.format(-1, -4)}", f"{CONV.format(-4, -1)}", Verdict.REFUTED),
     ],
 )
-def test_what_follows_from_use_is_decided(rule, left, right, verdict):
+def test_rules_whose_ranks_follow_from_use_are_decided(rule, left, right, verdict):
     assert decide_foreign(rule(left, right)).verdict is verdict

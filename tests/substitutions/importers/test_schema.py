@@ -1,4 +1,4 @@
-"""Rule files that are wrong end in one line that says where; operators may stand in any order."""
+"""Wrong rule files end in one line that names the place. Operators may stand in any order."""
 
 import json
 import time
@@ -17,7 +17,7 @@ RIGHT = "SIGMOID(-1) RELU(-1) -> t1, t0"
 
 
 def problem(path):
-    """The one line in which reading ends, without the path, within a second."""
+    """The one line with which reading ends within a second, without the path."""
     start = time.perf_counter()
     with pytest.raises(InputError) as caught:
         read_foreign(path)
@@ -80,7 +80,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("place", "value", "expected"), WRONG, ids=lambda value: str(value)[:40])
-def test_what_is_wrong_is_said_with_its_place(as_json, write, place, value, expected):
+def test_error_in_a_rule_file_names_its_place(as_json, write, place, value, expected):
     good = as_json(LEFT, RIGHT)
     actual = problem(write(good, changed(good, place, value)))
     assert expected in actual
@@ -177,7 +177,7 @@ JOINED = "CONCAT(-1, -2; AXIS=1, NUMDIM={}) EW_ADD(t0, t0)"
         (RELU, RuleSystem.TASO),
     ],
 )
-def test_the_system_is_told_by_the_file(rule, side, source):
+def test_system_of_a_rule_follows_from_its_file(rule, side, source):
     assert rule(side, side).source is source
 
 
@@ -195,7 +195,7 @@ MIXED = [
 
 
 def test_two_systems_in_one_file(as_json, write):
-    """Each rule is of its own system; one with operators of both has a verdict of its own."""
+    """Each rule belongs to its own system. A rule with operators of both has its own verdict."""
     linear = as_json("LINEAR(-1, -4; ACTI=0)", "LINEAR(-1, -4; ACTI=0)")
     matmul = as_json("MATMUL(-1, -4; ACTI=0)", "MATMUL(-1, -4; ACTI=0)")
     rules = read_foreign(write(linear, *(as_json(*sides) for sides in MIXED), matmul)).rules
@@ -208,8 +208,8 @@ def test_two_systems_in_one_file(as_json, write):
     )
 
 
-def test_what_both_systems_have_in_a_file_of_both(as_json, write):
-    """Where other rules are from both, the inputs and ranks tell, or else less is assumed."""
+def test_rules_that_both_systems_have_are_taken_for_tasos(as_json, write):
+    """If other rules belong to both, the inputs and ranks decide, or else less is assumed."""
     linear = as_json("LINEAR(-1, -4; ACTI=0)", "LINEAR(-1, -4; ACTI=0)")
     tanh = as_json("TANH(-1)", "TANH(-1)")
     assert (
@@ -231,5 +231,5 @@ def test_flexflow_has_two_activations(as_json, write):
     ("spelling", "name"),
     [("OP_Pool2D_Max", "OP_POOL2D_MAX"), ("relu", "OP_RELU"), ("OP_CONST_IMM", "OP_CONSTANT_IMM")],
 )
-def test_other_spellings(spelling, name):
+def test_other_spellings_of_operators_are_canonical(spelling, name):
     assert schema.canonical(spelling) == name

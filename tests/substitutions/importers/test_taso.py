@@ -1,4 +1,5 @@
-"""TASO's rules, against torch: what each operator means is written here from the description."""
+"""TASO's rules, against torch: the meaning of each operator is written here from the
+description."""
 
 from __future__ import annotations
 
@@ -82,8 +83,8 @@ MEANINGS = {
 
 
 def simulate(side, inputs, constants, pieces):
-    """The mapped tensors of a side; ``constants`` by operator number. What a split gives is said
-    by ``pieces``, as sizes: the simulation does not look for concats."""
+    """The mapped tensors of a side. ``constants``: by operator number. ``pieces``: the sizes of the
+    outputs of a split, because the simulation does not look for concats."""
     made = {}
     for number in side.order:
         operator = side.operators[number]
@@ -109,11 +110,11 @@ SIZES = {
     -15: (4, 1, 4, 2),
     -20: (),
 }
-"""Of the inputs, where a test gives no others."""
+"""Sizes of inputs, if a test gives no others."""
 
 
 def solved(equal, known):
-    """Values of all symbols at which the equations hold; None if there are none."""
+    """Values of all symbols at which the equations hold. None if there are none."""
     values = dict(known)
     pending = list(equal)
     while pending:
@@ -138,7 +139,8 @@ def solved(equal, known):
 
 
 def check(rule, side, imported, *, sizes=SIZES, constants=None, pieces=None):
-    """That one side means what the simulation computes, in the one case that fits the sizes."""
+    """Check that one side has the value that the simulation computes, in the one case that fits the
+    sizes."""
     rng = np.random.default_rng(0)
     inputs = {op: torch.from_numpy(rng.standard_normal(shape)) for op, shape in sizes.items()}
     expected = simulate(getattr(rule, side), inputs, constants or {}, pieces)
@@ -208,7 +210,7 @@ PROVED = [
         ("|k2.0| = |k1.0|", "|k1.1| = |i1.1|", "|k2.1| = |i2.1|", "|k1.1| = |k2.1|"),
     ),
 ]
-"""The last is false without groups, too: the joined convolution has two, of equal size."""
+"""The last rule is false without groups too: the joined convolution has two, of equal size."""
 
 ILL_TYPED = [
     (
@@ -250,7 +252,7 @@ def test_true_rules(rule, left, right, conditions):
 
 
 @each(("left", "right"), [(left, right) for left, right, _ in PROVED])
-def test_what_operators_mean(rule, left, right):
+def test_operators_of_taso_compute_as_described(rule, left, right):
     read = rule(left, right)
     try:
         imported = taso.import_rule(read)
@@ -339,7 +341,7 @@ def test_an_average_is_a_convolution(rule):
 
 @each("seed", range(60))
 def test_windows_of_all_sizes(rule, seed):
-    """Kernels whose sizes are not stated, strides and paddings of all kinds."""
+    """Kernels of unstated sizes, with strides and paddings of all kinds."""
     random = Random(seed)
     stride_h, stride_w = random.choices((1, 1, 2, 3), k=2)
     kind = random.choice(("CONV2D", "POOL2D_MAX", "POOL2D_AVG"))
@@ -366,7 +368,7 @@ def test_a_kernel_of_any_size_is_enlarged_case_by_case(rule):
 
 
 def test_a_constant_behind_groups(rule):
-    """Its channels are those that come in, whatever the groups of the convolution before."""
+    """It has the channels that come in, whatever the groups of the convolution before."""
     left = f"{CONV.format(-7, -14, 0)} CONSTANT_ICONV(; KERNEL_H=3, KERNEL_W=3)"
     read = rule(f"{left} {CONV.format('t0', 't1', 0)}", CONV.format(-7, -14, 0))
     kernel = torch.zeros((6, 6, 3, 3), dtype=torch.float64)

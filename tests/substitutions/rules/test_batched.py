@@ -1,4 +1,4 @@
-"""Rules about batched functions: those that the generator finds, proved, and no others."""
+"""Rules about batched functions: exactly those of the generator, and proved."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_they_are_those_that_the_generator_finds(form: SliceForm) -> None:
+def test_rules_of_batched_functions_equal_the_generated_ones(form: SliceForm) -> None:
     layout = OperatorCuts.of(form)
     assert layout is not None
     generated = {canonical_pair(layout.written(relation)) for relation in layout.basis([])}
@@ -70,7 +70,7 @@ def rows_summed() -> Batched:
     return batched("aten.cumsum.default(x0, 1)", types, types)
 
 
-def test_they_are_made_for_operators() -> None:
+def test_rules_are_made_for_batched_operators_only() -> None:
     operator = rows_summed()
     assert [rule.left[0].node.name for rule in rules_about(operator)][:2] == [operator.name] * 2
     assert rules_about(operator)[0].form.operators == (operator.name,)

@@ -1,4 +1,4 @@
-"""The certificates of a library: one for each rule, about just what the rule says."""
+"""The certificates of a library: one for each rule, about exactly its statement."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_rule_that_says_something_else_needs_another_certificate(change):
     name, update = CHANGES[change]
     rules = [e.model_copy(update=update) if e.name == name else e for e in LIBRARY.rules]
     missing = uncertified(LIBRARY.model_copy(update={"rules": tuple(rules)}), made())
-    # What holds for any number of axes holds for one; the reverse has to be certified.
+    # A rule for any number of axes holds for one. The reverse has to be certified.
     assert missing == (() if change == "fewer free axes" else (name,))
 
 

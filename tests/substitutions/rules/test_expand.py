@@ -1,4 +1,4 @@
-"""Concrete rules for a graph: which ranks and operators they are about, and which are left out."""
+"""Concrete rules for a graph: their ranks and operators, and the rules that are left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verifier.trusted.sizes.runs import free_runs
 
 
 def general(name: str, left: str, right: str, **inputs: int) -> Rule:
-    """A rule of which all free axes are runs."""
+    """A rule whose free axes are all runs."""
     rule = parse_rule(name, inputs, left, right)
     return replace(rule, runs=free_runs(rule.left, rule.right))
 
@@ -41,7 +41,7 @@ def names(rules: tuple[Rule, ...]) -> set[str]:
     return {rule.name for rule in rules}
 
 
-def test_every_rank_of_the_graph_and_every_operator_of_it():
+def test_rules_are_made_for_every_rank_and_operator_of_the_graph():
     assert names(Expander((CUT,)).concrete(TWO)) == {
         f"cut[{counts};{operator}]"
         for counts in ("0,0", "0,1", "1,0")
@@ -56,7 +56,7 @@ def test_no_stand_in_is_left():
         assert not rule.runs
 
 
-def test_what_lies_between_may_have_one_more_axis():
+def test_intermediate_values_may_have_one_more_axis():
     wide = general("wide", "sum_axis(expand(x, axis=1, size=2), axis=1)", "add(x, x)", x=2)
     graph = parse_graph("x = input[4]\nreturn add(x, x)\n")
     assert names(Expander((wide,)).concrete(graph)) == {"wide[0,0]", "wide[0,1]", "wide[1,0]"}
@@ -73,13 +73,13 @@ def test_what_lies_between_may_have_one_more_axis():
 def test_rules_about_operators_that_are_not_reached_are_left_out():
     assert not names(Expander((SILU, SPLIT, TWICE, MATMUL)).concrete(TWO))
     graph = parse_graph("x = input[4]\nreturn silu(x)\n")
-    # silu makes sigmoid; split is not reached, whatever is.
+    # silu leads to sigmoid. split is not reached in any case.
     assert names(Expander((SILU, SPLIT)).concrete(graph)) == {"silu[0]", "silu[1]"}
     both = parse_graph("x = input[4]\nreturn split(silu(x), axis=0, at=2).0\n")
     assert names(Expander((SILU, SPLIT)).concrete(both)) == {"silu[0]", "silu[1]", "split[0,0]"}
 
 
-def test_stand_ins_take_what_is_reached():
+def test_stand_ins_take_operators_that_rewrites_reach():
     graph = parse_graph("x = input[4]\nreturn silu(x)\n")
     expanded = names(Expander((CUT, SILU)).concrete(graph))
     assert {name for name in expanded if name.startswith("cut")} == {
@@ -106,7 +106,7 @@ def test_each_rule_once():
     assert names(Expander((CUT, again)).concrete(TWO)) == names(Expander((CUT,)).concrete(TWO))
 
 
-def test_a_library_remembers_what_it_made():
+def test_library_remembers_the_rules_made_for_a_graph():
     library = Library(RULES, "none")
     other = parse_graph("x = input[3, 5]\nreturn scale(relu(x), factor=3.0)\n")
     assert library.concrete(TWO) is library.concrete(other)

@@ -25,13 +25,13 @@ from verifier.decide import Verdict, decide
 from verifier.trusted.sizes.runs import free_runs
 
 SUMS = ("|+2*a*b)", "|+a+b)")
-"""Ends of sizes that are sums, of which no instance is recognised."""
+"""Ends of sizes that are sums. No instance of these is recognised."""
 SOUND = sorted(set(lines("sound")))
 RECOGNISED = [line for line in SOUND if not any(end in line for end in SUMS)]
 
 
 def form(text: str) -> GeneralForm:
-    """The pair of a line such as ``x:2 | LEFT == RIGHT``, with all of its runs."""
+    """The pair of a line such as ``x:2 | LEFT == RIGHT``, with all its runs."""
     left, right = parse(text)
     return GeneralForm(left, right, free_runs(left, right))
 
@@ -211,7 +211,7 @@ def test_names_orders_and_directions_make_no_other_rule(text: str, data: st.Data
     assert canonical(same).text == same.text
 
 
-def test_symbols_are_named_by_what_they_are():
+def test_canonical_symbols_are_named_after_their_attribute():
     left = "partition(partition(split(x, axis=0, at=b).0, dim=0, degree=c), dim=0, degree=a)"
     right = "partition(partition(split(x, axis=0, at=b).0, dim=0, degree=a), dim=0, degree=c)"
     text = canonical(form(f"x:1 | {left} == {right}")).text
@@ -221,12 +221,12 @@ def test_symbols_are_named_by_what_they_are():
     assert "degree=a)" not in text
 
 
-def test_sizes_of_inputs_are_renamed_with_them():
+def test_sizes_are_renamed_with_their_inputs():
     text = "y:1 | split(concat(y, y, axis=0), axis=0, at=|y.0|).0 == y"
     assert "at=|x.0|" in canonical(form(text)).text
 
 
-def test_the_larger_side_is_left_and_the_one_with_all_inputs():
+def test_left_side_is_the_larger_one_and_has_all_inputs():
     assert canonical(form("x:1 | x == relu(exp(x))")).text == "relu(exp(x)) == x"
     text = "x:1 y:1 | exp(exp(split(concat(x, y, axis=0), axis=0, at=a).0)) == exp(exp(x))"
     assert canonical(form(text)).text.endswith("== exp(exp(x))")
@@ -296,7 +296,7 @@ def test_the_larger_side_is_left_and_the_one_with_all_inputs():
         ),
     ],
 )
-def test_instances(special: str, of: str):
+def test_special_rule_is_an_instance_of_its_general_form(special: str, of: str):
     assert is_instance(form(special), form(of))
     same = canonical(general(*form(special).pair)) == canonical(general(*form(of).pair))
     assert same or not is_instance(form(of), form(special))
@@ -350,7 +350,7 @@ def test_instances(special: str, of: str):
         ),
     ],
 )
-def test_no_instances(other: str, of: str):
+def test_pair_that_is_no_instance_is_told_apart(other: str, of: str):
     assert not is_instance(form(other), form(of))
 
 
@@ -362,7 +362,7 @@ def test_a_rule_for_all_ranks_is_no_instance_of_one_for_a_rank():
 
 
 def test_an_operand_that_matches_in_one_order_only_is_found():
-    """The first order of the inner sum fits, and only the outer operand tells that it is wrong."""
+    """The first order of the inner sum fits. Only the outer operand shows that it is wrong."""
     general_rule = form("x:1 y:1 | multiply(add(x, y), exp(x)) == exp(multiply(x, y))")
     special = form("p:1 q:1 | multiply(add(q, p), exp(q)) == exp(multiply(p, q))")
     assert is_instance(special, general_rule)

@@ -1,4 +1,4 @@
-"""Work within a budget: what uses it up loses its own answer, and no other."""
+"""Work within a budget: an item that exceeds the budget loses its own answer, and no other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _spin() -> None:
 
 
 def _one_operation() -> int:
-    """No signal of Python's is heard in the midst of it."""
+    """Python handles no signal during this operation."""
     return 10 ** (10**9) // 7
 
 
@@ -57,7 +57,7 @@ def _work(number: int) -> int:
 
 
 @pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.soak), 3])
-def test_each_item_has_its_answer_or_what_it_spent(jobs: int):
+def test_each_item_has_its_answer_or_the_budget_it_spent(jobs: int):
     answers = list(limited_map(_work, range(12), jobs, SMALL))
     shown = [result.spent if isinstance(result, LostItem) else result for result in answers]
     assert shown == [BAD[i][1] if i in BAD else i * i for i in range(12)]
@@ -90,5 +90,5 @@ def test_a_map_that_is_left_ends_its_workers():
     assert not active_children()
 
 
-def test_nothing_to_do():
+def test_empty_list_of_items_has_no_answers():
     assert not list(limited_map(_work, (), 2, SMALL))

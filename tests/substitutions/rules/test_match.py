@@ -1,4 +1,4 @@
-"""Matching and rewriting, on the smallest graphs that show each part."""
+"""Matching and rewriting, on the smallest graphs for each part."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_degree_that_does_not_divide_is_no_application():
 
 
 def test_types_are_inferred_again():
-    """A rule is not applied where its right side has no type, or another one."""
+    """A rule is not applied if its right side has no type or another one."""
     cut = parse_graph("x = input[8, 6/2]\nreturn relu(x)\n")
     swap = rule("relu(x)", "combine(relu(partition(x, dim=0, degree=k)), dim=0, degree=k)", x=2)
     assert len(rewrites(swap, cut, k=2)) == 1
@@ -113,7 +113,7 @@ def test_several_outputs_of_one_operator():
         "a, b = split(concat(x, y, axis=0), axis=0, at=4)\nreturn b, a\n"
     )
     assert rewrites(both, parse_graph(text.format(2))) == ["y, x"]
-    # At 4 the halves are as long, at 5 the types differ.
+    # At 4 both halves have equal size, at 5 the types differ.
     assert rewrites(both, parse_graph(text.format(4))) == ["y, x"]
     assert rewrites(both, parse_graph(text.format(4).replace("at=4", "at=5"))) == []
 
@@ -128,7 +128,7 @@ MERGE = rule(
 )
 
 
-def test_outputs_of_different_operators_are_found_through_what_they_share():
+def test_outputs_of_different_operators_match_through_a_shared_input():
     text = """
     x = input[4, 6]
     a = weight[6, 2]
@@ -149,7 +149,7 @@ def test_three_operators_that_share_an_input_are_merged_in_pairs():
     assert len(rewrites(MERGE, graph)) == 6
 
 
-def test_what_is_made_of_an_output_is_no_input():
+def test_value_computed_from_an_output_is_no_input_of_the_match():
     """Merging a product with one of its own users would need the result to compute it."""
     graph = parse_graph("x = input[4, 4]\na = weight[4, 4]\nreturn matmul(x, relu(matmul(x, a)))\n")
     assert rewrites(MERGE, graph) == []
@@ -157,7 +157,7 @@ def test_what_is_made_of_an_output_is_no_input():
         "x = input[4, 4]\na = weight[4, 4]\nb = weight[4, 4]\n"
         "return matmul(x, a), matmul(x, relu(matmul(x, b)))\n"
     )
-    # a with b, and a with what is made of b, each in two orders.
+    # a with b, and a with a value computed from b, each in two orders.
     assert len(rewrites(MERGE, apart)) == 4
 
 
@@ -179,14 +179,14 @@ def test_an_input_may_be_an_output():
 
 
 def test_outputs_that_share_nothing_are_not_looked_for():
-    """They would be as many as there are pairs of operators."""
+    """There are as many of these as pairs of operators."""
     glued = rule("relu(x), exp(y)", "relu(x), exp(y)", x=1, y=1)
     graph = parse_graph("x = input[4]\ny = input[4]\nreturn relu(x), exp(y)\n")
     assert list(matches(glued, graph)) == []
 
 
-def test_a_sum_of_symbols_is_what_it_says():
-    """No type tells where a slice starts."""
+def test_sum_of_symbols_in_an_attribute_has_to_hold():
+    """No type gives the start of a slice."""
     second = rule("slice(concat(x, y, axis=0), axis=0, start=|x.0|, size=|y.0|)", "y", x=1, y=1)
     text = "x = input[3]\ny = input[3]\nreturn slice(concat(x, y, axis=0), axis=0, {})\n"
     assert rewrites(second, parse_graph(text.format("start=3, size=3"))) == ["y"]
@@ -204,7 +204,7 @@ def test_a_sum_of_symbols_is_what_it_says():
     assert rewrites(joined, parse_graph(text.format(4))) == []
 
 
-def test_one_unknown_of_a_sum_or_product_is_solved_for():
+def test_one_unknown_symbol_of_a_sum_or_product_is_solved_for():
     later = rule(
         "add(slice(x, axis=0, start=s, size=n), slice(x, axis=0, start=s + 2*t, size=n))",
         "add(slice(x, axis=0, start=s, size=n), slice(x, axis=0, start=2*t + s, size=n))",
@@ -263,7 +263,7 @@ def test_an_ill_formed_rule_is_refused_when_it_is_made():
 
 
 def test_a_rule_that_matches_could_match():
-    """What is told from operators alone never leaves out a rule that fits."""
+    """The quick test by operators alone never leaves out a rule that matches."""
     library = load_library()
     told_apart = 0
     for seed in range(12):

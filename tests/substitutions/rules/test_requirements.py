@@ -1,4 +1,4 @@
-"""Equations of sizes that a rule requires: read, moved with runs, stored, and asked for."""
+"""Equations of sizes that a rule requires: read, moved with runs, stored, and checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROOF = ProofFile(side_conditions=1, digest="0", degrees={})
 
 LEFT = "flatten(x, axis=1)"
 RIGHT = "flatten(transpose(x, dim0=1, dim1=2), axis=1)"
-"""The same elements in another order: in the same, if one of both axes has size 1."""
+"""The same elements in another order, or in the same order if one of both axes has size 1."""
 
 
 def swap(*requires: str) -> Rule:
@@ -36,7 +36,7 @@ ONE = swap("|x.2| = 1")
 
 
 def applied(rule: Rule, *sizes: int) -> bool:
-    """Whether it can be applied to a merged tensor of some sizes."""
+    """Whether the rule can be applied to a merged tensor of these sizes."""
     axis = rule.text.split("axis=")[1][0]
     shape = ", ".join(map(str, sizes))
     graph = parse_graph(f"x = input[{shape}]\nreturn flatten(x, axis={axis})\n")
@@ -51,7 +51,7 @@ POLYS = st.lists(
 
 
 @given(POLYS, POLYS)
-def test_what_is_printed_is_read_back(left, right):
+def test_printed_requirements_are_read_back(left, right):
     assert parse_requirement(requirement_text((left, right))) == (left, right)
 
 
@@ -59,7 +59,7 @@ def test_what_is_printed_is_read_back(left, right):
     "text",
     ["", "|x.0|", "|x.0| = 1 = 1", "|x.0| = ", "|x.0| = 1.5", "|x| = 1", "a b = 1", "a == 1"],
 )
-def test_what_is_no_equation_is_refused(text):
+def test_text_that_is_no_equation_is_refused(text):
     with pytest.raises(InputError):
         parse_requirement(text)
 
@@ -73,7 +73,7 @@ def test_equations_hold_for_numbers():
     assert hold((), {})
 
 
-def test_it_is_what_makes_the_rule_hold():
+def test_rule_is_refuted_without_its_requirement_and_proved_with_it():
     assert decide(ONE.left, ONE.right).verdict is Verdict.REFUTED
     assert decide(ONE.left, ONE.right, ONE.requirements).verdict is Verdict.PROVED
 
@@ -82,11 +82,11 @@ def test_a_rule_is_applied_only_where_it_holds():
     assert applied(ONE, 3, 4, 1, 2)
     assert not applied(ONE, 3, 1, 4, 2)
     assert not applied(ONE, 3, 4, 4, 2)
-    # Nothing but the equation stands in the way: the types are equal.
+    # Only the equation prevents the application: the types are equal.
     assert applied(replace(ONE, requires=()), 3, 4, 4, 2)
 
 
-def test_it_is_of_the_same_axis_at_other_ranks():
+def test_requirement_names_the_same_axis_at_other_ranks():
     assert ONE.runs == ((("x", 0),), (("x", 3),))
     wider, narrower = ONE.at((3, 0)), ONE.at((0, 2))
     assert wider is not None
@@ -99,7 +99,7 @@ def test_it_is_of_the_same_axis_at_other_ranks():
         assert decide(made.left, made.right, made.requirements).verdict is Verdict.PROVED
 
 
-def test_it_is_kept_by_all_that_is_made_of_a_rule():
+def test_reversed_and_expanded_rules_keep_the_requirement():
     assert ONE.reversed.requires == ONE.requires
     stands = parse_rule("f", {"x": 3}, f"pointwise({LEFT})", f"pointwise({RIGHT})")
     stands = replace(stands, requires=("|x.2| = 1",))
@@ -109,7 +109,7 @@ def test_it_is_kept_by_all_that_is_made_of_a_rule():
     assert made.requires == ("|x.2| = 1",)
 
 
-def test_rules_that_differ_in_it_alone_are_two():
+def test_rules_that_differ_in_their_requirement_alone_are_both_kept():
     graph = parse_graph("x = input[2, 3, 1, 2]\nreturn flatten(x, axis=1)\n")
     other = replace(swap("|x.1| = 1"), name="other")
     made = Expander([ONE, other, replace(ONE, name="again")]).concrete(graph)
@@ -118,7 +118,7 @@ def test_rules_that_differ_in_it_alone_are_two():
     assert len({(rule.inputs, rule.text, rule.requires) for rule in made}) == len(made)
 
 
-def test_a_file_tells_it():
+def test_requirement_is_stored_in_a_file_and_read_back():
     entry = rule_file(ONE, PROOF)
     assert entry.requires == ("|x.2| = 1",)
     assert parse_entry(entry) == ONE
@@ -134,7 +134,7 @@ def test_a_file_tells_it():
         ("s = 1", "rule rule: requires s, which no attribute has"),
     ],
 )
-def test_what_a_rule_cannot_require_is_refused_in_a_file(requires, problem):
+def test_impossible_requirement_in_a_file_is_refused(requires, problem):
     entry = rule_file(ONE, PROOF).model_copy(update={"requires": (requires,)})
     with pytest.raises(InputError) as caught:
         parse_entry(entry)

@@ -1,4 +1,4 @@
-"""Rules as data: general ones at other ranks and with operators, and in words."""
+"""Rules as data: general rules at other ranks and with operators, and in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CUT = "combine(pointwise(partition(x, dim=1, degree=k)), dim=1, degree=k)"
 
 
 def general(left: str, right: str, **inputs: int) -> Rule:
-    """The rule with all of its free axes as runs."""
+    """The rule with all its free axes as runs."""
     rule = parse_rule("rule", inputs, left, right)
     return replace(rule, runs=free_runs(rule.left, rule.right))
 
@@ -38,7 +38,7 @@ def test_each_run_may_be_any_number_of_axes(counts, dim, rank):
     assert made.runs == ()
 
 
-def test_some_of_the_free_axes_may_be_runs():
+def test_rule_may_have_runs_for_some_of_its_free_axes():
     second: Group = (("x", 2),)
     made = replace(POINTWISE, runs=(second,)).at((0,))
     assert made is not None
@@ -124,7 +124,7 @@ def test_an_operator_takes_the_place_of_its_stand_in():
     assert relu.stand_ins == ()
 
 
-def test_its_attributes_are_symbols_of_their_own():
+def test_attributes_of_an_inserted_operator_have_their_own_symbols():
     scaled = general(
         "scale(pointwise(x), factor=factor)", "scale(pointwise(x), factor=factor)", x=1
     )
@@ -140,7 +140,7 @@ def test_an_operator_of_another_kind_is_refused(name):
         POINTWISE.with_operator(call)
 
 
-def test_what_is_kept_when_a_rule_is_reversed():
+def test_reversed_rule_keeps_family_derivation_and_runs():
     rule = replace(POINTWISE, family="cut", derived=2)
     back = rule.reversed
     assert (back.family, back.derived, back.runs) == ("cut", 2, rule.runs)
@@ -158,7 +158,7 @@ def test_what_is_kept_when_a_rule_is_reversed():
         ("slice(x, axis=0, start=s*n, size=n)", {"s", "n"}),
     ],
 )
-def test_which_symbols_a_side_determines(side, expected):
+def test_side_determines_its_symbols(side, expected):
     rule = parse_rule("r", {"x": 1}, side, "x")
     assert determined_symbols(rule.left) == expected
 

@@ -1,4 +1,5 @@
-"""The rule library on disk: what is written is read back, and what is wrong is one line."""
+"""The rule library on disk: a saved library is read back, and a wrong one is refused in one
+line."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def test_a_library_is_read_back(path):
     assert LibraryFile.model_validate_json(path.read_text()) == LIBRARY
 
 
-def test_the_committed_library_is_as_it_would_be_written():
+def test_committed_library_equals_its_rewritten_file():
     text = default_path().read_text()
     assert library_text(LibraryFile.model_validate_json(text)) == text
     assert load_library().hash == load_library(default_path()).hash
@@ -85,7 +86,7 @@ def test_the_hash_of_the_operators_follows_their_definitions(monkeypatch, table,
     assert operators_hash() != before
 
 
-def test_a_library_says_what_made_it():
+def test_library_states_its_options_versions_and_operators():
     content = json.loads(library_text(LIBRARY))
     assert content["unity"]
     assert content["options"] == {"max_ops": 2}
@@ -94,12 +95,12 @@ def test_a_library_says_what_made_it():
     assert library_text(library_of([RULE], max_ops=2)) == library_text(LIBRARY)
 
 
-def test_one_rule_is_one_line():
+def test_each_rule_of_a_library_is_one_line():
     text = library_text(LIBRARY.model_copy(update={"rules": (RULE, RULE)}))
     assert [json.loads(line.rstrip(","))["name"] for line in text.splitlines()[1:-1]] == ["r1"] * 2
 
 
-def test_a_rule_becomes_the_entry_that_it_is_read_from():
+def test_rule_is_written_as_the_entry_that_it_is_read_from():
     (rule,) = read_rules(RULE)
     made = rule_file(rule, PROOF)
     assert made.model_copy(update={"directions": ()}) == RULE
@@ -145,7 +146,7 @@ def changed(**fields) -> dict[str, object]:
         ({"rules": [changed(inputs={"x": "2"})]}, "rules[0].inputs.x"),
         ({"rules": [changed(family="other")]}, "rules[0].family"),
         ({"rules": [changed(derived=-1)]}, "rules[0].derived"),
-        # Axis 1 is cut: an altered file must not make it any number of axes.
+        # Axis 1 is cut: an altered file must not declare it as any number of axes.
         (
             {"rules": [changed(runs=[["x.0"], ["x.1"]])]},
             "rules[0]: rule r1: no axis x.1 may be any number of axes",
@@ -182,7 +183,7 @@ def test_a_missing_file(path):
         load_library(path.parent)
 
 
-def test_nothing_is_overwritten_by_a_failure(path, monkeypatch):
+def test_failed_save_overwrites_nothing(path, monkeypatch):
     save_library(LIBRARY, path)
     before = path.read_text()
     with pytest.raises(InputError, match="cannot write"):

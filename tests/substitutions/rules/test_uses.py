@@ -1,4 +1,4 @@
-"""Direction and use: what a rule asks for each way, and what it makes of weights alone."""
+"""Direction and use: the conditions of each direction, and how a rule rearranges weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MERGED = "split(matmul(x, concat(y, z, axis=1)), axis=1, at=|y.1|)"
 
 
 def made(rule: Rule) -> dict[str, str]:
-    """What reading from left to right creates, as text, with what it is."""
+    """The values that reading from left to right creates, as text, with their kinds."""
     return {str(c.value.node.call.name): c.kind for c in directions(rule)[0].created}
 
 
@@ -41,7 +41,7 @@ def test_a_cut_can_be_made_and_undone():
     )
     assert (forth.applicable, forth.free, forth.unbound) == (True, ("k",), ())
     assert (back.applicable, back.free, back.unbound) == (True, (), ())
-    assert forth.created == back.created == ()  # cuts of weights are none
+    assert forth.created == back.created == ()  # cuts of weights do not count
 
 
 def test_an_input_of_the_new_side_alone_is_not_determined():
@@ -58,7 +58,7 @@ def test_a_symbol_that_the_old_side_has_in_a_product_alone_is_free():
     assert (back.applicable, back.free) == (False, ("a", "b"))
 
 
-def test_each_way_has_its_own_conditions():
+def test_each_direction_has_its_own_conditions():
     forth, back = directions(
         rule("partition(combine(x, dim=0, degree=k2), dim=0, degree=k)", "x", x=1)
     )
@@ -114,7 +114,7 @@ def test_merged_weights_are_rearranged():
         ("scale(slice(y, axis=0, start=4, size=2), factor=3.0)", "constant"),
     ],
 )
-def test_where_the_elements_of_a_value_come_from(value, kind):
+def test_kind_of_a_value_follows_from_its_elements(value, kind):
     shapes = {"y": (4, 6), "z": (6, 4)}
     if "multiply" in value:
         shapes["y"] = (6, 6)
@@ -122,7 +122,7 @@ def test_where_the_elements_of_a_value_come_from(value, kind):
     assert kind_of(parsed, shapes, {}) == kind
 
 
-def test_one_maximum_of_one_element_is_that_element():
+def test_maximum_of_one_element_is_that_element():
     (value,) = parse_values("max_axis(y, axis=0)", {"y": 2})
     assert kind_of(value, {"y": (1, 3)}, {}) == "rearranged"
 
@@ -130,8 +130,8 @@ def test_one_maximum_of_one_element_is_that_element():
 @settings(max_examples=50, deadline=None)
 @given(case=applied(cut=False), seed=seeds)
 def test_marks_agree_with_values(case, seed):
-    """What is an element of an operand for the marks is one for numbers, and what is a constant
-    does not depend on the operands."""
+    """An element of an operand by the marks is one for numbers, and a constant by the marks does
+    not depend on the operands."""
     first, second = (parts_of_leaves(case.graph, s, FIELD) for s in (seed, seed + 1))
     shapes = {node.leaf.name: node.types[0].shape for node in case.graph.leaves}
     for value in case.graph.outputs:

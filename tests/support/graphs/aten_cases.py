@@ -1,4 +1,4 @@
-"""Cases of functions of torch, and those of sums by place and of what is put where a mask is."""
+"""Cases of functions of torch, of sums by place and of masked writes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Case:
-    """A function of tensors of these shapes, and of some buffers of a test; ``positive``: of
-    positive numbers."""
+    """A function of tensors of these shapes and of some buffers of a test. ``positive``: the
+    tensors hold positive numbers."""
 
     function: Callable[..., Tensor]
     shapes: tuple[tuple[int, ...], ...]

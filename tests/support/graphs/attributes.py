@@ -1,4 +1,4 @@
-"""Hypothesis strategies for attributes at which an operator means something, read off its equation.
+"""Hypothesis strategies for valid attributes of an operator, read off its equation.
 
 The sizes of the operands' indices come first; attributes that state such a size follow from them.
 """
@@ -19,8 +19,8 @@ OFFSETS = ("top", "left", "before", "start")
 """Attributes that may be 0; other sizes count something."""
 
 LARGEST = {"batch_norm": 2, "ghost_batch_norm": 2}
-"""Sizes up to which an operator is drawn; others up to 3. Written out as a normal form, these two
-sum over the batch four times over, which takes long to evaluate."""
+"""Sizes up to which these operators are drawn; others are drawn up to 3. In normal form, these two
+sum over the batch four times, which takes long to evaluate."""
 
 reals = st.sampled_from((-1.0, 0.5, 3.0, 1e-2))
 
@@ -70,7 +70,7 @@ def _overlapping(
 def index_operands(
     equation: Equation, sizes: Mapping[str, int], given: Mapping[str, AttributeValue]
 ) -> dict[int, int]:
-    """The operands whose elements are compared with an index or with 0: what they are below."""
+    """The bound of each operand whose elements are compared with an index or with 0."""
     known = {f"|{name}|": size for name, size in sizes.items()}
     known |= {name: value for name, value in given.items() if isinstance(value, int)}
     for name, bound in equation.bounds:

@@ -1,7 +1,8 @@
 """The outputs and gradients of a training graph, computed task by task in a single process.
 
-Tasks are run by the operators' equations or by their kernels, which are tested against each other
-elsewhere: sums of sums, such as a convolution's batch norm, take far too much memory as they stand.
+Tasks are run by the operators' equations or by their kernels, which other tests compare with each
+other. Sums of sums, such as the batch norm of a convolution, take far too much memory by their
+equations.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ RTOL, ATOL = 1e-8, 1e-10
 
 @dataclass(frozen=True)
 class Behaviour:
-    """The outputs of a graph, and the gradient of its first one for each weight, by name. Gradients
-    are the derivative of what the tasks of all devices compute from their own blocks."""
+    """The outputs of a graph, and the gradient of its first output for each weight, by name.
+    Gradients are the derivative of what the tasks of all devices compute from their own blocks."""
 
     outputs: tuple[torch.Tensor, ...]
     gradients: dict[str, torch.Tensor]
@@ -39,7 +40,7 @@ def by_kernel(
     ranges: Mapping[str, Range],
     ring: Ring,
 ) -> tuple[torch.Tensor, ...]:
-    """A task as the operator's kernel computes it."""
+    """Compute a task by the operator's kernel."""
     plain = {name[1:-1]: size for name, size in sizes.items() if name.startswith("|")}
     blocks = [block.values for block in operands]
     return run_task(
@@ -48,7 +49,7 @@ def by_kernel(
 
 
 def leaves_of(graph: Graph, seed: int) -> dict[str, torch.Tensor]:
-    """Random values for what a whole graph reads, of a size that products keep."""
+    """Random values for the leaves of a whole graph. Products keep their magnitude."""
     below = {node.leaf.name: node.leaf.below for node in graph.leaves}
     values = parts_of_leaves(graph, seed, Reals())
     return {
@@ -58,7 +59,7 @@ def leaves_of(graph: Graph, seed: int) -> dict[str, torch.Tensor]:
 
 
 def behaviour(graph: Graph, leaves: dict[str, torch.Tensor], run: RunTask = by_kernel) -> Behaviour:
-    """Of a graph that is cut in any way, from the values of its leaves."""
+    """The behaviour of a graph that is cut in any way, from the values of its leaves."""
     weights = [node.leaf.name for node in graph.leaves if node.leaf.kind == "weight"]
     known = {name: values.clone() for name, values in leaves.items()}
     for name in weights:
@@ -72,7 +73,7 @@ def behaviour(graph: Graph, leaves: dict[str, torch.Tensor], run: RunTask = by_k
 
 
 def assert_same(model: Graph, graph: Graph, run: RunTask = by_kernel) -> None:
-    """Demand that a graph computes what a model does, and that no value is out of hand."""
+    """Check that a graph computes the same as a model, and that no value is too large."""
     leaves = leaves_of(model, 3)
     wanted, actual = behaviour(model, leaves, run), behaviour(graph, leaves, run)
     for a, b in zip(wanted.outputs, actual.outputs, strict=True):

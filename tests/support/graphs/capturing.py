@@ -1,4 +1,4 @@
-"""Captured graphs against the modules that they come from."""
+"""Compare captured graphs with the modules that they come from."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from runtime.train.check import evaluate
 NEAR = 1e-9
 
 
-def flat(value):
-    """The tensors of a module's inputs, lists taken apart."""
+def flat_tensors(value):
+    """The tensors of a module's inputs, with lists taken apart."""
     if isinstance(value, (list, tuple)):
-        return [tensor for part in value for tensor in flat(part)]
+        return [tensor for part in value for tensor in flat_tensors(part)]
     return [value]
 
 
@@ -29,7 +29,7 @@ def filled(value, bounds, generator):
 
 
 def bounds_of(captured: Captured):
-    """What the integers that feed the module's inputs stay below."""
+    """The bounds of the integers that feed the module's inputs."""
     below = {node.leaf.name: node.leaf.below for node in captured.graph.leaves}
     return iter([None if name is None else below[name] for name in captured.inputs])
 
@@ -40,13 +40,14 @@ def leaves_for(captured: Captured, module: nn.Module, inputs) -> dict[str, Tenso
     state |= dict(module.named_buffers())
     leaves = {w.leaf: w.of(state[w.parameter]) for w in captured.weights}
     leaves |= {name: state[buffer].detach() for name, buffer in captured.buffers.items()}
-    fed = zip(captured.inputs, flat(inputs), strict=True)
+    fed = zip(captured.inputs, flat_tensors(inputs), strict=True)
     doubles = torch.float64
     return leaves | {name: x.to(doubles) for name, x in fed if name is not None}
 
 
 def assert_agrees(module: nn.Module, inputs, captured: Captured | None = None) -> Captured:
-    """The graph has the module's outputs and the gradients of its loss, in double precision."""
+    """Check that the graph has the module's outputs and the gradients of its loss, in double
+    precision."""
     module = module.double()
     captured = captured or capture(module, inputs)
     expected = module(*inputs)

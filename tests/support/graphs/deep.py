@@ -34,20 +34,20 @@ def _deep(block: str, count: int, before: str = "", after: str = "") -> Graph:
 
 
 def blocks(count: int) -> Graph:
-    """Two products each, with a way around them."""
+    """Blocks of two products each, with a residual connection."""
     return _deep(BLOCK, count)
 
 
 def with_bias(count: int) -> Graph:
-    """A product and a bias each, and a tensor that all of them read."""
+    """Blocks of a product and a bias, and a tensor that all blocks read."""
     return _deep(BIASED, count, "mask = relu(x0)\n")
 
 
 def with_pairs(count: int) -> Graph:
-    """Two products of one tensor each, which rules make one product of."""
+    """Blocks with two products of one tensor, which a rule merges."""
     return _deep(PAIRED, count)
 
 
 def with_look_back(count: int) -> Graph:
-    """What comes last reads one in the middle."""
+    """Blocks whose last one reads a tensor of a block in the middle."""
     return _deep(BLOCK, count, "", f"return mean_loss(add(x{count}, x{count // 2}))")

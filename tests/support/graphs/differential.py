@@ -12,7 +12,7 @@ from pcg.types.operator import Call
 from runtime.execute.kernels import run_equation, run_whole, whole_task
 
 NEAR = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 4e-2}
-"""How near results in each format have to be, by a fraction of the greatest of them."""
+"""Tolerance of the results in each format, relative to the greatest of them."""
 
 
 def assert_means(
@@ -21,9 +21,9 @@ def assert_means(
     theirs: Callable[..., Any],
     dtype: torch.dtype = torch.float64,
 ) -> None:
-    """The equation in double precision gives what ``theirs`` gives, and so does the kernel in
-    ``dtype``; all gradients as well, for a random gradient of the result. Operands of integers
-    stand for ids and have none."""
+    """Check that the equation in double precision gives the values of ``theirs``, and the kernel
+    too, in ``dtype``. The gradients for a random gradient of the result are compared as well.
+    Integer operands stand for ids and have no gradients."""
     shapes = [tuple(x.shape) for x in operands]
     task, starts = whole_task(call, shapes), [(0,) * x.dim() for x in operands]
     wanted = with_gradients(lambda *x: theirs(*x), operands, torch.float64)
@@ -49,7 +49,7 @@ def compare(ours: Tensor, theirs: Tensor, scale: float, dtype: torch.dtype) -> N
 def with_gradients(
     function: Callable[..., Tensor], operands: Sequence[Tensor], dtype: torch.dtype
 ) -> list[Tensor]:
-    """The result, and the gradient of each operand of numbers."""
+    """The result, and the gradient of each operand of real numbers."""
     given = [x.detach().to(dtype).requires_grad_(x.dtype.is_floating_point) for x in operands]
     result = function(*given)
     wanted = [x for x in given if x.requires_grad]

@@ -1,17 +1,16 @@
-"""Functions that switch gradients on and off, of a module with two layers, whose gradients a graph
-has exactly."""
+"""Functions that switch gradients on and off, of a module with two layers. Their graphs have the
+exact gradients."""
 
 from __future__ import annotations
 
-# Functions of autograd override backward as torch documents it, with operands of their own.
-# pyright: reportIncompatibleMethodOverride=false
+# Functions of autograd override backward as torch documents, with operands of their own.
 import torch
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 
 class SavesMemory(Function):
-    """Its backward is the derivative of its forward."""
+    """A function whose backward is the derivative of its forward."""
 
     @staticmethod
     def forward(ctx, x, factor):
@@ -26,7 +25,7 @@ class SavesMemory(Function):
 
 
 class NewStyle(Function):
-    """The same in two parts, with a result that has no gradient."""
+    """The same function in the newer two-part form, with a result that has no gradient."""
 
     @staticmethod
     def forward(x):
@@ -86,7 +85,7 @@ def set_globally(m, x):
 
 
 def splits_off(m, x):
-    """A region with a function of several results, and views of what has gradients."""
+    """A region with a function of several results, and views of tensors that have gradients."""
     h = m.a(x)
     with torch.no_grad():
         low, high = h.split(2, 1)
@@ -108,7 +107,7 @@ def through(m, x):
 
 
 def local_buffer(m, x):
-    """What is changed in place under no_grad has no gradients."""
+    """A tensor that is changed in place under no_grad has no gradients."""
     with torch.no_grad():
         total = torch.zeros_like(m.kept)
         total.add_(m.kept)

@@ -1,4 +1,4 @@
-"""A small model of one image, whose samples are fewer than the devices that plans are for."""
+"""A small model of one image, for plans with more devices than samples."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ return mean_loss(multiply(y, y)), y
 
 
 def four_devices() -> Machine:
-    """Slow ones with fast links between them."""
+    """Four slow devices with fast links between them."""
     return load_machine("tests/data/two-devices.toml").with_nodes(2).with_devices(4)

@@ -1,4 +1,4 @@
-"""Pairs of graphs at random concrete types, for tests of what holds for all of them."""
+"""Pairs of graphs at random concrete types."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def random_instance(
     equal: Sequence[SizeEquation] = (),
 ) -> Instance | None:
     """The pair at some types at which both sides have equal types, and the sizes in ``equal`` are
-    equal; None if none was met.
+    equal. None if no such types were found.
 
-    ``tries`` degrees, copies or partials are set
-    to 2 or 3 at random, or fewer where that is too many; the others follow, or are 1. That the
-    types fit is checked by type inference on the concrete graphs.
+    ``tries`` degrees, copies or partials are set to 2 or 3 at random, or fewer of them if these are
+    too many. The others follow, or are 1. Type inference on the concrete graphs checks that the
+    types fit.
     """
     if len(left) != len(right):
         return None
@@ -72,7 +72,7 @@ def random_instance(
 
 
 def _degrees(a: Typing, b: Typing, random: Random, pins: int) -> dict[str, int] | None:
-    """Degrees at which both types are equal, a random few of them set at random."""
+    """Degrees at which both types are equal, a few of them set at random."""
     if any(len(x.dims) != len(y.dims) for x, y in zip(a.types, b.types, strict=True)):
         return None
     names = sorted(a.symbols | b.symbols)
@@ -130,8 +130,8 @@ def agree(instance: Instance, seed: int) -> bool:
 
 
 def agree_nearly(instance: Instance, seed: int) -> bool:
-    """Whether both sides mean the same real numbers, where these are finite: for what holds by the
-    laws of scalar functions, which are no more than names to the field."""
+    """Whether both sides have the same real values where these are finite. For rules that hold by
+    laws of scalar functions, of which the prime field knows only the names."""
     leaves = random_leaves(instance, Reals(), np.random.default_rng(seed))
     with np.errstate(all="ignore"):
         left = evaluate_shards(instance.left, leaves, Reals())

@@ -1,4 +1,4 @@
-"""A model of tokens whose loss leaves out some labels, as those of transformers do."""
+"""A model of tokens whose loss leaves out some labels, like those of transformers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IGNORED = -100
 
 
 class NextTokens(nn.Module):
-    """The loss is a mean over the labels that count; they are those of the next tokens."""
+    """A model whose loss is the mean over the labels that count. Labels are the next tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class NextTokens(nn.Module):
 
 
 class Texts:
-    """Samples with other numbers of labels that count; some have none."""
+    """Samples with different numbers of labels that count. Some samples have none."""
 
     def __len__(self) -> int:
         return 48

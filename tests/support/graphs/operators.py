@@ -11,7 +11,8 @@ from pcg.types.operator import Operator
 
 @contextmanager
 def known_within(*operators: Operator) -> Generator[None]:
-    """Add operators; these and all that are added within are gone after."""
+    """Add operators within a ``with`` block. These, and all that are added within it, are removed
+    after."""
     known = OPERATORS._by_name  # pyright: ignore[reportPrivateUsage]
     before = dict(known)
     OPERATORS.add(operators)

@@ -49,7 +49,7 @@ def make():
 
 
 def write_own(folder: Path) -> str:
-    """Write the file; the name of the model."""
+    """Write the file, and return the name of the model."""
     (folder / "constant.txt").write_text("0.7")
     path = folder / "own.py"
     path.write_text(SOURCE)
@@ -57,7 +57,7 @@ def write_own(folder: Path) -> str:
 
 
 def eager(name: str, seed: int = 0):
-    """The module of a file as anybody makes it: ``torch.manual_seed(seed); make()``."""
+    """The module of a file, made in the usual way: ``torch.manual_seed(seed); make()``."""
     import numpy as np
 
     path, _, function = name.rpartition(":")

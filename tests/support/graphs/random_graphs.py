@@ -13,7 +13,7 @@ from pcg.types.operator import Call
 
 
 def operators(graph: Graph) -> list[Node]:
-    """Those that compute."""
+    """The operators of a graph that compute."""
     return [node for node in graph.nodes if not (node.is_leaf or node.is_parallel)]
 
 

@@ -35,15 +35,15 @@ SIMPLE = tuple(
         *("concat", "split", "transpose", "flatten", "unflatten", "sum_loss", "mean_loss"),
     )
 )
-"""What random graphs are made of: they grow fast, and these fit one another."""
+"""The operators of random graphs: graphs of these grow fast, and the operators fit one another."""
 NONLINEAR = (
     *("maximum", "relu", "gelu", "sigmoid", "tanh"),
     *("softmax", "layer_norm", "embedding"),
 )
 POSITIVE = ("log", "sqrt", "rsqrt", "power")
-"""Of positive numbers only."""
+"""Operators whose operands have to be positive."""
 PARALLEL = tuple(OPERATORS[n] for n in ("partition", "combine", "replicate", "reduce", "join"))
-"""The others, pipeline and batch, are left out of graphs: layouts have no slices in time yet."""
+"""All parallel operators but pipeline and batch. Layouts have no slices in time yet."""
 MAX_TASKS = 24
 MAX_ELEMENTS = 256
 
@@ -52,7 +52,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 @dataclass(frozen=True)
 class Applied:
-    """A call and types of operands that it accepts; ``below`` bounds the index operands."""
+    """A call and types of operands that it accepts. ``below`` bounds the index operands."""
 
     call: Call
     types: tuple[ParallelTensor, ...]
@@ -76,8 +76,8 @@ class Applied:
 
 @st.composite
 def applied(draw: DrawFn, operators: Sequence[Operator] = COMPUTE, *, cut: bool = True) -> Applied:
-    """A compute operator at random ranks and sizes; with ``cut``, with random degrees that its
-    typing admits: of every index, of partials that pass through and of copies."""
+    """A compute operator at random ranks and sizes. With ``cut``, it has random degrees that its
+    typing admits: of every index, of partials that pass through, and of copies."""
     operator = draw(st.sampled_from(operators))
     dims = [dim for operand in operator.template.operands for dim in operand.dims]
     runs = sorted({dim.names[0] for dim in dims if dim.run})
@@ -130,7 +130,7 @@ def operand_type(
 def _index_degrees(
     draw: DrawFn, typing: LocalTyping, known: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Degrees and slices of the indices that may be cut; ``known`` degrees are kept."""
+    """Degrees and slices of the indices that may be cut. ``known`` degrees are kept."""
     degrees, slices = dict(known), dict.fromkeys(known, 1)
     for axis in typing.axes:
         if axis.name in known:
@@ -267,7 +267,7 @@ class _Growing:
 
 
 def _may_fit(operator: Operator, tensor: ParallelTensor) -> bool:
-    """Whether it is worth a try; some operators fit few tensors."""
+    """Whether an operator may fit a tensor and is worth trying. Some operators fit few tensors."""
     degrees = tensor.degrees
     match operator.parallel:
         case "reduce":
@@ -285,7 +285,7 @@ def _may_fit(operator: Operator, tensor: ParallelTensor) -> bool:
 
 
 def _sizes_of(draw: DrawFn, equation: Equation, tensor: ParallelTensor) -> dict[str, int]:
-    """The sizes of the first operand's indices; a merged dimension is split at random."""
+    """The sizes of the first operand's indices. A merged dimension is split at random."""
     sizes: dict[str, int] = {}
     for dim, size in zip(equation.operands[0].dims, tensor.shape, strict=True):
         if len(dim.names) == 1:
@@ -302,7 +302,7 @@ def _tasks(node: Node) -> tuple[int, ...]:
 
 @st.composite
 def graphs(draw: DrawFn, *, operators: int = 6, cut: bool = True) -> Graph:
-    """A typed graph; with ``cut``, of any parallel types and with parallel operators in it."""
+    """A typed graph. With ``cut``, it has any parallel types, and parallel operators in it."""
     growing = _Growing(draw, cut=cut)
     for _ in range(draw(st.integers(1, operators))):
         growing.grow()
@@ -330,7 +330,7 @@ def _reaches(value: Value, node: Value) -> bool:
 def placed(
     draw: DrawFn, source: SearchStrategy[Graph]
 ) -> tuple[Graph, dict[Node, MachineView], int]:
-    """A graph, a view for each of its operators, and how many devices the machine has."""
+    """A graph, a view for each of its operators, and the number of devices of the machine."""
     graph = draw(source)
     operators = [node for node in graph.nodes if not node.is_leaf and not node.is_parallel]
     most = max(
@@ -340,7 +340,7 @@ def placed(
     views: dict[Node, MachineView] = {}
     for node in operators:
         *cuts, copies = grid(node)
-        # Where there are devices enough, two may compute the same.
+        # With enough devices, two may compute the same.
         times = draw(st.integers(1, min(2, devices // (prod(cuts) * copies))))
         shape = (*cuts, copies * times)
         start = draw(st.integers(0, devices - prod(shape)))
@@ -352,7 +352,8 @@ def placed(
 def random_parts(
     rng: np.random.Generator, leaf: Leaf, ring: Reals | PrimeField
 ) -> np.ndarray[Any, Any]:
-    """V of a leaf, at random: shape (partials, *shape). Their sum is what the tensor means."""
+    """The random values V of a leaf, of shape (partials, *shape). Their sum is the meaning of the
+    tensor."""
     assert leaf.type is not None
     shape = (leaf.type.degrees.partials, *leaf.type.shape)
     if leaf.below is not None:
@@ -365,7 +366,8 @@ def random_parts(
 def parts_of_leaves(
     graph: Graph, seed: int, ring: Reals | PrimeField
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Random V of every leaf, by name; positive where an operator that reads it needs that."""
+    """The random values V of every leaf, by name. They are positive if an operator that reads the
+    leaf needs that."""
     rng = np.random.default_rng(seed)
     parts = {node.leaf.name: random_parts(rng, node.leaf, ring) for node in graph.leaves}
     if isinstance(ring, Reals):

@@ -20,7 +20,7 @@ OPERAND = re.compile(r"(f|i(\d+)|b)\[([\d,]*)\]")
 
 @dataclass(frozen=True)
 class TorchCase:
-    """A call, and operands such as ``f[4,6] i3[4]``: numbers, and integers below three."""
+    """A call and its operands, such as ``f[4,6] i3[4]``: real numbers, and integers below three."""
 
     function: str
     operands: str
@@ -66,7 +66,7 @@ def _type(tensor: Tensor) -> TensorType:
 
 
 def conceivable_axes(reads: list[TensorType], writes: list[TensorType]) -> Iterator[SharedIndex]:
-    """All that may be an axis: dimensions of one size, one in each result, and one or none in each
+    """All possible axes: dimensions of one size, one in each result, and one or none in each
     operand."""
     for size in sorted({size for tensor in writes for size in tensor.shape}):
         at = [[d for d, n in enumerate(tensor.shape) if n == size] for tensor in (*reads, *writes)]
@@ -81,7 +81,7 @@ Run = Callable[[list[Tensor]], Sequence[Tensor]]
 
 
 def works_in_blocks(case: TorchCase, axis: SharedIndex, run: Run) -> bool:
-    """Whether blocks along an index, of different sizes, give blocks of the results, and the
+    """Whether blocks along an index, of different sizes, give blocks of the results and the
     gradients of the whole. ``run``: the function."""
     operands = [t.requires_grad_(t.is_floating_point()) for t in case.drawn()]
     whole = run(operands)
@@ -113,7 +113,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 
 def _slopes(results: Sequence[Tensor], operands: list[Tensor]) -> list[Tensor]:
-    """The gradients of a weighted sum of the results; none where torch has no derivative."""
+    """The gradients of a weighted sum of the results. Empty if torch has no derivative."""
     smooth = [t for t in results if t.requires_grad]
     wanted = [t for t in operands if t.requires_grad]
     if not smooth or not wanted:

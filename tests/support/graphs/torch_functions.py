@@ -1,4 +1,5 @@
-"""The torch function of each operator, by name. Arguments: its attributes and operands."""
+"""The torch function of each operator, by name. Its arguments are the operator's attributes and
+operands."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ INSIDE_ONLY = float("-inf")
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Generator[None]:
-    """The format in which constants are made, as long as it is entered."""
+    """The number format in which constants are made within the ``with`` block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -25,14 +26,15 @@ def default_dtype(dtype: torch.dtype) -> Generator[None]:
         torch.set_default_dtype(before)
 
 
-def around(a: Attributes, x: Tensor, outside: float = 0.0) -> Tensor:
-    """More than any window reads, from where the first one begins."""
+def padded_around(a: Attributes, x: Tensor, outside: float = 0.0) -> Tensor:
+    """A tensor with more rows around it than any window reads. It begins where the first window
+    begins."""
     after = 40
     return functional.pad(x, (a["left"], after, a["top"], after), value=outside)
 
 
-def windows(a: Attributes, result: Tensor) -> Tensor:
-    """As many windows as are wanted."""
+def first_windows(a: Attributes, result: Tensor) -> Tensor:
+    """The first ``count`` windows."""
     return result[:, :, : a["height"], : a["width"]]
 
 
@@ -42,22 +44,24 @@ def strides(a: Attributes) -> tuple[int, int]:
 
 def convolution(a: Attributes, x: Tensor, k: Tensor, groups: int = 1) -> Tensor:
     dilation = (a["dilation_h"], a["dilation_w"])
-    result = functional.conv2d(around(a, x), k, None, strides(a), 0, dilation, groups)
-    return windows(a, result)
+    result = functional.conv2d(padded_around(a, x), k, None, strides(a), 0, dilation, groups)
+    return first_windows(a, result)
 
 
 def max_pool(a: Attributes, x: Tensor) -> Tensor:
     kernel = (a["kernel_h"], a["kernel_w"])
-    return windows(a, functional.max_pool2d(around(a, x, INSIDE_ONLY), kernel, strides(a)))
+    return first_windows(
+        a, functional.max_pool2d(padded_around(a, x, INSIDE_ONLY), kernel, strides(a))
+    )
 
 
 def average(a: Attributes, x: Tensor) -> Tensor:
     kernel = (a["kernel_h"], a["kernel_w"])
-    return windows(a, functional.avg_pool2d(around(a, x), kernel, strides(a)))
+    return first_windows(a, functional.avg_pool2d(padded_around(a, x), kernel, strides(a)))
 
 
 def sliced_linear(x: Tensor, w: Tensor, shares: int) -> Tensor:
-    """Shard by shard, as devices would compute it."""
+    """A linear layer, computed shard by shard as on devices."""
     return torch.stack(
         [
             torch.cat(
@@ -76,11 +80,11 @@ def sliced_linear(x: Tensor, w: Tensor, shares: int) -> Tensor:
 
 
 def enlarged(a: Attributes, k: Tensor) -> Tensor:
-    return around(a, k)[:, :, : a["kernel_h"], : a["kernel_w"]]
+    return padded_around(a, k)[:, :, : a["kernel_h"], : a["kernel_w"]]
 
 
 def batch_norm(a: Attributes, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    if x.numel() == x.shape[1]:  # torch refuses it; a single value less its mean is 0
+    if x.numel() == x.shape[1]:  # torch refuses a batch of one; a single value minus its mean is 0
         return 0 * x * weight.reshape(-1, *[1] * (x.dim() - 2)) + bias.reshape(
             -1, *[1] * (x.dim() - 2)
         )
@@ -121,7 +125,7 @@ def averaging_kernel(a: Attributes) -> Tensor:
 
 
 def places(a: Attributes, like: Tensor, x: Tensor) -> Tensor:
-    """Zeros for what is added up along an axis, as many as ``like`` has."""
+    """Zeros for sums along an axis, as many as ``like`` has."""
     axis = a["axis"]
     return x.new_zeros((*x.shape[:axis], len(like), *x.shape[axis + 1 :]))
 

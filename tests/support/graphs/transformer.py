@@ -1,4 +1,4 @@
-"""A transformer with little weights and much attention, in a few lines."""
+"""A transformer with few weights and much attention, in a few lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ x{j} = add(y{i}, matmul(gelu(matmul(m{i}, wi{i})), wu{i}))
 
 
 def transformer(layers: int, batch: int = 16, length: int = 256) -> Graph:
-    """So many layers 64 wide, on so many texts of a length."""
+    """A transformer with ``layers`` layers 64 wide, on texts of one length."""
     blocks = [LAYER.format(i=i, j=i + 1) for i in range(layers)]
     head = [f"x = input[{batch}, {length}, 64]", "w = weight[64, 64]", "x0 = matmul(x, w)"]
     graph = parse_graph("\n".join([*head, *blocks, f"return mean_loss(x{layers})"]))

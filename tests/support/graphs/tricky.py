@@ -1,6 +1,6 @@
 """Features of torch that models use: functions of a module with some parameters, and of rows.
 
-Each is what some public model does. ``EXACT`` have to be captured with their gradients.
+Each is a feature that some public model uses. ``EXACT`` have to be captured with their gradients.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROWS, WIDTH = 6, 8
 
 
 class Parts(nn.Module):
-    """Two layers, a matrix, a vector, a table, and buffers; ``function`` makes the loss."""
+    """Two layers, a matrix, a vector, a table, and buffers. ``function`` makes the loss."""
 
     def __init__(self, function):
         super().__init__()
@@ -36,12 +36,12 @@ class Parts(nn.Module):
 
 
 def of(function):
-    """A loss of a function of rows that the layers have made."""
+    """The loss of a function of rows that the layers have made."""
     return lambda m, x: (m.b(function(m, m.a(x))) * m.v).sum()
 
 
 def ends(function):
-    """A loss of a function's elements, each weighed differently."""
+    """The loss of a function's elements, each with a different weight."""
 
     def loss(m, x):
         y = function(m, m.a(x))
@@ -83,7 +83,8 @@ def loops(m, x):
 
 
 def rotary(m, x):
-    """Turns pairs of numbers by an angle that grows with the row, by complex numbers."""
+    """Rotary positions by complex numbers: pairs of numbers are turned by an angle that grows with
+    the row."""
     h = m.a(x)
     turned = torch.view_as_complex(h.view(ROWS, WIDTH // 2, 2))
     angle = torch.outer(torch.arange(ROWS), 1.0 / 10 ** torch.arange(WIDTH // 2))
@@ -161,7 +162,7 @@ def rms(m, x):
 
 
 def graph_network(m, x):
-    """Messages along edges, added up at their ends."""
+    """Messages along the edges of a graph, added up at their ends."""
     source, target = m.ids, m.ids.flip(0)
     h = m.a(x)[:, :]
     h = torch.cat([h, h[:1]])
@@ -388,4 +389,4 @@ REFUSED = {
         torch.func.grad(lambda y: m.b(torch.tanh(m.a(y))).sum())(x).square().sum()
     ),
 }
-"""What no graph holds: each is refused by the line that asks for it."""
+"""Functions that no graph can hold. Each is refused by the line that calls it."""

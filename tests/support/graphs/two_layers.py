@@ -1,4 +1,4 @@
-"""Two layers, whole and cut by hand, for runs that are disturbed."""
+"""Two layers, whole and cut by hand, for runs that tests disturb."""
 
 from __future__ import annotations
 
@@ -34,4 +34,4 @@ y = matmul(h, w2)
 squares = multiply(y, y)
 return mean_loss(batch(squares, dim=0, degree=4))
 """
-"""The second matmul and what follows it are the second stage."""
+"""The second stage is the second matmul and the operators after it."""

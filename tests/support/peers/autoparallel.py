@@ -1,8 +1,8 @@
-"""Placements that meta-pytorch's AutoParallel finds, as annotations of our graph.
+"""Placements found by meta-pytorch's AutoParallel, as annotations of our graph.
 
-AutoParallel chooses placements of all tensors by an integer program, on a ``DeviceMesh`` that users
-name. Of these the placements of parameters and of the batch are read; what lies between follows
-from them by propagation, as in GSPMD. The package is no dependency: it needs a CUDA build of torch.
+AutoParallel chooses the placements of all tensors by an integer program, on a ``DeviceMesh`` that
+users name. We read the placements of parameters and of the batch. The others follow from these by
+propagation, as in GSPMD. The package is no dependency: it needs a CUDA build of torch.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pcg.capture.convert import Captured
 def found_placements(
     module: torch.nn.Module, inputs: Callable[[], Any], sizes: Mapping[str, int]
 ) -> dict[str, tuple[Placement, ...]]:
-    """The placements of a module's parameters by their names, as AutoParallel finds them on a mesh
-    of axes of these sizes, the outermost first. The batch is cut along the first axis.
+    """The placements of a module's parameters by their names, as AutoParallel finds them.
+    ``sizes``: the sizes of the mesh axes, outermost first. The batch is cut along the first axis.
 
-    ``module`` is on the meta device; ``inputs`` makes an example batch. Needs a process group of as
-    many devices, which may be of the backend ``fake``. Raises ImportError without the package.
+    ``module`` is on the meta device. ``inputs`` makes an example batch. Needs a process group of as
+    many devices, which may have the backend ``fake``. Raises ImportError without the package.
     """
     from torch._functorch._aot_autograd.fx_utils import get_named_param_nodes
     from torch.distributed.device_mesh import init_device_mesh
@@ -46,9 +46,9 @@ def shardings_of(
 ) -> list[str]:
     """Shardings of weights and of the batch, as ``--shard`` takes them.
 
-    ``placements``: of parameters, by their names in the module, an entry an axis. Weights that have
-    none are left to propagation. Raises ValueError for a placement that no stored parameter has:
-    a partial sum, or blocks that do not follow the order of the axes.
+    ``placements``: the placements of parameters by their names in the module, one entry an axis.
+    Weights without placements are left to propagation. Raises ValueError for a placement that no
+    stored parameter can have: a partial sum, or blocks that do not follow the order of the axes.
     """
     rank = {node.leaf.name: node.value().rank for node in captured.graph.leaves}
     stated: list[str] = []
@@ -65,7 +65,7 @@ def shardings_of(
 
 
 def _dims(own: Sequence[Placement], axes: Sequence[str], rank: int, name: str) -> list[str]:
-    """What each dimension is cut along."""
+    """The mesh axes that cut each dimension."""
     cut: list[list[str]] = [[] for _ in range(rank)]
     for axis, placement in zip(axes, own, strict=True):
         if type(placement) is Shard:

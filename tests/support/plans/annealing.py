@@ -1,12 +1,12 @@
-"""Simulated annealing over plans, apart from the search: what its plans are judged by.
+"""Simulated annealing over plans, independent of the search, to judge its plans by.
 
-States: for every operator, any two of its indices cut into any numbers of pieces that divide them,
-copies, and any array of devices for these: from any device on, with any strides. Graphs are the
-model's and one that random rewrites of the library lead to. Moves: another mapping of an
-operator; that of an operator which it reads or which reads it, as far as it has such axes; other
-devices for an operator or for a set of operators that hang together. Acceptance is Metropolis', and
-temperature falls geometrically (Kirkpatrick et al., Science 1983; Jia et al., MLSys 2019, section
-5). A state is priced by delta simulation, and the best one by the full simulation of its plan.
+A state has, for each operator, a cut of any two of its indices into any numbers of pieces that
+divide them, copies, and an array of devices for these: from any first device, with any strides. The
+graphs are the model's and one that random rewrites of the library lead to. A move gives an operator
+another mapping, or the mapping of a neighbour as far as it has such axes, or moves an operator or a
+connected set of operators to other devices. Acceptance is by Metropolis, and the temperature falls
+geometrically (Kirkpatrick et al., Science 1983; Jia et al., MLSys 2019, section 5). Delta
+simulation prices each state; full simulation of its plan prices the best one.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from search.map.space.strategies import REPLICATE, passes
 from search.refine.delta import DeltaSimulator
 
 HOT, COLD = 0.05, 2e-4
-"""The temperatures that an annealing begins and ends with, of the seconds of its first state."""
+"""The first and the last temperature of an annealing, relative to the seconds of its first
+state."""
 ROUNDS = 4000
-"""States of an annealing that are looked at, if there is time."""
+"""The number of states that an annealing visits, if there is time."""
 STRIDED = 0.2
-"""How often devices are not next to each other."""
+"""The share of arrays whose devices are not consecutive."""
 
 Mapped = Mapping[Node, OperatorMapping]
 
 
 @dataclass
 class Annealing:
-    """Anneals plans of one graph."""
+    """Annealing of the plans of one graph."""
 
     chooser: Chooser
     graph: Graph
@@ -57,8 +58,8 @@ class Annealing:
         self.states, self.rounds = 0, ROUNDS
 
     def annealed(self, start: Mapped, until: float) -> tuple[float, Mapped]:
-        """The best state of one annealing, as it is simulated whole. ``until``: the CPU second at
-        which it ends."""
+        """The best state of one annealing, and its full simulation. ``until``: the CPU second at
+        which the annealing ends."""
         now = best = dict(start)
         seconds = least = self._seconds(now, inf) or inf
         for turn in range(self.rounds):
@@ -76,12 +77,12 @@ class Annealing:
         return self.simulated(best), best
 
     def simulated(self, mapped: Mapped) -> float:
-        """Seconds of a step of a plan, simulated whole."""
+        """Seconds of a step of a plan, by full simulation."""
         cut = self._builder.cut(self._choice(mapped))
         return simulate(schedule(cut.graph, cut.views), self.chooser.pricing.cost).step_seconds
 
     def alone(self) -> Mapped:
-        """All on the last device."""
+        """The mapping of all operators to the last device."""
         return dict.fromkeys(self.graph.operators, OperatorMapping(self._devices - 1))
 
     def at_random(self) -> Mapped:
@@ -118,7 +119,7 @@ class Annealing:
         return mapping.moved(min(start, self._devices - 1 - extent))
 
     def _on(self, node: Node, like: OperatorMapping) -> OperatorMapping:
-        """On the devices of another, cut along any axes that can be cut so often."""
+        """An operator on the devices of another, cut along any of its axes that fit."""
         axes: list[MappedAxis] = []
         free = list(range(len(self.chooser.spaces.of(node).axes)))
         for axis in like.axes:
@@ -129,7 +130,7 @@ class Annealing:
         return self._checked(OperatorMapping(like.start, tuple(axes)), node)
 
     def _any(self, node: Node) -> OperatorMapping:
-        """Any mapping."""
+        """A random mapping."""
         random, space = self.random, self.chooser.spaces.of(node)
         places = [*range(len(space.axes)), REPLICATE]
         cut = random.sample(places, min(len(places), random.choice((0, 1, 1, 1, 2, 2))))
@@ -151,7 +152,7 @@ class Annealing:
         return self._checked(made.moved(random.randrange(self._devices - made.last)), node)
 
     def _checked(self, made: OperatorMapping, node: Node) -> OperatorMapping:
-        """The mapping; where copies and partial sums meet, one device."""
+        """The mapping, or one device if copies and partial sums meet."""
         space = self.chooser.spaces.of(node)
         through = any(at >= 0 and passes(space.axes[at]) for at in made.places)
         kept = [axis.place for axis in made.axes]
@@ -165,8 +166,8 @@ class Annealing:
 
 @dataclass(frozen=True)
 class Annealed:
-    """The best that annealings of one or more graphs come to. ``graph``: which of them has the
-    best plan, whose mappings are ``mapped``."""
+    """The best state of annealings of one or more graphs. ``graph``: the graph of the best plan.
+    ``mapped``: its mappings."""
 
     seconds: float
     graph: int
@@ -178,8 +179,8 @@ class Annealed:
 def best_of(
     choosers: Sequence[tuple[Chooser, Graph]], start: Mapped | None, seed: int, seconds: float
 ) -> Annealed:
-    """The best plan that annealings find in so many CPU seconds, in turn for each graph. They begin
-    with a plan of the first graph where one is given, with one device, and with random states; each
+    """The best plan of annealings within so many CPU seconds, in turn for each graph. They begin
+    with a plan of the first graph if one is given, with one device, and with random states. Each
     round takes twice as long as the one before."""
     random, until = Random(seed), process_time() + seconds
     best, graph = inf, 0

@@ -1,10 +1,11 @@
-"""What a step takes at least, whatever is chosen for the operators that are not placed yet.
+"""Lower bounds on the time of a step for a plan of which only the first operators are placed.
 
-Two bounds, both below anything that the simulator says of a plan with that beginning:
+Two bounds, both below the simulated time of any plan with these placements:
 
-- by what waits for what: an operator computes after what it reads, back-propagation goes the same
-  way in reverse, and a weight is exchanged and updated after that. Streams are taken to be free at
-  any time, what is not placed to take as long as in its fastest cut, and what it reads to be there;
+- by dependences: an operator computes after its operands, the backward pass goes the same way in
+  reverse, and a weight is exchanged and updated after its gradient. Streams are taken to be free at
+  any time. An operator without a placement is taken to need the time of its fastest cut, with its
+  operands at hand;
 - by work: all devices together compute for as long as operators and updates take on each.
 """
 
@@ -27,51 +28,50 @@ from search.cost.tasks import TaskProgram, program
 
 
 @dataclass(frozen=True)
-class Least:
-    """Seconds that an operator takes at least on each of its devices, forward and backward, and
-    those of all its devices added up."""
+class LeastSeconds:
+    """The least seconds of an operator on each of its devices, forward and backward, and the sum
+    over its devices."""
 
     forward: float
     backward: float
     work: float
     first: float
-    """Of the backward pass, what others wait for."""
+    """Seconds of the part of the backward pass that other operators wait for."""
 
 
 @dataclass(frozen=True)
-class Begun:
-    """The part of a plan that is placed, as a program."""
+class PlacedProgram:
+    """The placed part of a plan, as a program."""
 
     program: TaskProgram
     steps: Mapping[Node, int]
     """The number of the step that computes each operator."""
 
     @staticmethod
-    def of(made: Schedule, cost: CostModel) -> Begun:
+    def of(made: Schedule, cost: CostModel) -> PlacedProgram:
         timed = [step for step in made.steps if not isinstance(step, LeafAtHome)]
         numbers = {step.node: i for i, step in enumerate(timed) if isinstance(step, Compute)}
-        return Begun(program(made, cost), numbers)
+        return PlacedProgram(program(made, cost), numbers)
 
     @property
     def computing(self) -> TaskProgram:
-        """Without what is done with the gradients of weights."""
+        """Seconds of computation, without the work on gradients of weights."""
         return TaskProgram([step._replace(weights=()) for step in self.program.steps], ())
 
     @property
     def work(self) -> float:
-        """Seconds of all devices added up."""
+        """Seconds of all devices, added up."""
         computed = [step for step in self.program.steps if not step.reshards]
         spent = [d for step in computed for d in (step.forward, step.backward)]
         spent += [update for _, update in self.program.weights]
         return sum(float(d.seconds.sum()) * d.groups.shape[1] for d in spent)
 
 
-NOTHING_YET = Begun(TaskProgram((), ()), {})
+NOTHING_YET = PlacedProgram(TaskProgram((), ()), {})
 
 
 def needs(whole: Graph) -> Mapping[Node, frozenset[int]]:
-    """The operands of each operator that gradients are wanted of. All operators lead to the
-    loss."""
+    """The operands of each operator that need gradients. All operators lead to the loss."""
     trained = gradient_nodes(whole)
     return {
         node: frozenset(i for i, value in enumerate(node.inputs) if value.node in trained)
@@ -82,8 +82,8 @@ def needs(whole: Graph) -> Mapping[Node, frozenset[int]]:
 
 def cut_as(
     node: Node, types: Sequence[ParallelTensor], wanted: frozenset[int], cost: CostModel
-) -> Least | None:
-    """What an operator on operands of some types takes on the fastest kind of devices; None if it
+) -> LeastSeconds | None:
+    """The time of an operator on operands of some types on the fastest kind of devices. None if it
     has no such cut."""
     leaves = [Node(Leaf("tensor", str(i), t.rank, t)) for i, t in enumerate(types)]
     made = Node(node.call, tuple(leaf.value() for leaf in leaves))
@@ -98,19 +98,19 @@ def cut_as(
     forward = min(own for own, _ in each)
     backward = min(own for _, own in each) if wanted else 0.0
     first = backward / 2 if has_separate_gradients(made, wanted) else backward
-    return Least(forward, backward, tasks * (forward + backward), first)
+    return LeastSeconds(forward, backward, tasks * (forward + backward), first)
 
 
 def _one_of_each_kind(machine: Machine) -> list[MachineView]:
-    """A device of each kind, as views."""
+    """One device of each kind, as views."""
     nodes = (0, *(other.first_node for other in machine.others))
     return [MachineView(node * machine.devices_per_node, (1,), (0,)) for node in nodes]
 
 
-def fastest(each: Iterable[Least | None]) -> Least:
-    """The least of several cuts of an operator, of each figure on its own."""
+def fastest(each: Iterable[LeastSeconds | None]) -> LeastSeconds:
+    """The least of several cuts of an operator, separately for each figure."""
     known = [least for least in each if least is not None]
-    return Least(
+    return LeastSeconds(
         min(least.forward for least in known),
         min(least.backward for least in known),
         min(least.work for least in known),
@@ -119,10 +119,13 @@ def fastest(each: Iterable[Least | None]) -> Least:
 
 
 def at_least(
-    begun: Begun, values: Mapping[Value, Value], rest: Mapping[Node, Least], devices: int
+    begun: PlacedProgram,
+    values: Mapping[Value, Value],
+    rest: Mapping[Node, LeastSeconds],
+    devices: int,
 ) -> float:
-    """Seconds of a step. ``values``: of the whole graph, as those that are placed are cut;
-    ``rest``: the other operators, in order."""
+    """A lower bound on the seconds of a step. ``values``: the values of the whole graph, as the
+    placed operators cut them. ``rest``: the other operators, in order."""
     waiting = _Waiting(begun, values, rest)
     work = begun.work + sum(least.work for least in rest.values())
     return max(waiting.seconds(), work / devices)
@@ -130,9 +133,9 @@ def at_least(
 
 @dataclass
 class _Waiting:
-    begun: Begun
+    begun: PlacedProgram
     values: Mapping[Value, Value]
-    rest: Mapping[Node, Least]
+    rest: Mapping[Node, LeastSeconds]
 
     def seconds(self) -> float:
         steps, weights, _ = self.begun.program
@@ -156,8 +159,8 @@ class _Waiting:
         return max([0.0, *ends, *bounds])
 
     def _rest(self, forward: Sequence[float]) -> tuple[list[float], list[float]]:
-        """When the operators that are not placed end, in the backward pass too, and when at the
-        earliest the backward pass of each step may begin for them."""
+        """The earliest end of the operators without a placement, with their backward pass, and the
+        earliest time at which the backward pass of each step may begin."""
         ends: dict[Node, float] = {}
         sources = {node: [self._step(value) for value in node.inputs] for node in self.rest}
         for node, least in self.rest.items():

@@ -1,8 +1,9 @@
-"""Seeded training graphs that are no chains: what runs beside what is most of how fast they are.
+"""Seeded training graphs with branches. How fast a plan of them is depends on what runs side by
+side.
 
-Of 10 to 40 operators: towers of unequal depth and width, N-shapes, dense and skip connections,
-unequal branches of convolutions, experts, an embedding beside convolutions; with batches smaller
-than the devices too, and with sizes that are odd or prime.
+They have 10 to 40 operators: towers of unequal depth and width, N-shapes, dense and skip
+connections, unequal branches of convolutions, experts, and an embedding beside convolutions. Some
+batches are smaller than the devices, and some sizes are odd or prime.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ BATCHES = (3, 5, 6, 7, 12, 16, 24, 40, 64, 96, 120, 250)
 
 @dataclass
 class Drawing:
-    """Draws one graph; leaves are numbered."""
+    """Draws one graph. Leaves are numbered."""
 
     random: Random
     batch: int = 0
@@ -45,7 +46,7 @@ class Drawing:
         return call("matmul", x, self.weight(x.type.shape[-1], wide))
 
     def tower(self, x: Value, layers: int, last: int | None = None) -> Value:
-        """Layers with a relu after some."""
+        """Layers, with a relu after some of them."""
         for layer in range(layers):
             x = self.dense(x, last if layer == layers - 1 else None)
             if self.random.random() < 0.5:
@@ -76,7 +77,7 @@ def call(operator: str, *operands: Value, **attributes: int) -> Value:
 
 
 def joined(values: Sequence[Value], axis: int = 1) -> Value:
-    """All values side by side."""
+    """All values, concatenated."""
     whole, *others = values
     for other in others:
         whole = call("concat", whole, other, axis=axis)
@@ -93,7 +94,7 @@ def towers(draw: Drawing) -> Value:
 
 
 def n_shape(draw: Drawing) -> Value:
-    """Of two rows, the second reads the first as well, at one place or two."""
+    """An N-shape: the second of two rows reads the first one too, at one place or two."""
     wide = draw.width()
     left = draw.tower(draw.input(draw.batch, draw.width()), 2, wide)
     right = draw.tower(draw.input(draw.batch, draw.width()), draw.random.randint(1, 4), wide)
@@ -170,7 +171,7 @@ KINDS: tuple[Callable[[Drawing], Value], ...] = (
 
 
 def branched(seed: int) -> tuple[str, Graph]:
-    """The name of its kind, and a graph: the same for the same seed."""
+    """A kind of graph by name, and a graph of it: the same for the same seed."""
     kind, random = KINDS[seed % len(KINDS)], Random(seed)
     while True:
         graph = Graph((call("mean_loss", kind(Drawing(random))),))

@@ -22,7 +22,8 @@ Memory = dict[Slot, dict[int, Array]]
 
 
 def simulate(made: Schedule, parts: dict[str, Array], *, kernels: bool) -> Memory:
-    """Every slot of a schedule: what each device holds, computed from nothing but its own."""
+    """The pieces that each device holds, for every slot of a schedule. Each device computes from
+    its own pieces alone."""
     memory: Memory = {}
     for step in made.steps:
         match step:
@@ -52,7 +53,8 @@ def run_compute(step: Compute, memory: Memory, *, kernels: bool) -> None:
     for result in step.results:
         memory[result] = {}
     if step.node.name == "join":
-        # Half of the devices have a piece of one operand, half of the other: nothing to do.
+        # Half of the devices hold a piece of one operand, and half a piece of the other: nothing to
+        # do.
         (result,) = step.results
         memory[result] = {d: v for slot in step.operands for d, v in memory[slot].items()}
         return

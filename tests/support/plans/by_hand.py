@@ -16,8 +16,8 @@ Views = Mapping[str, MachineView | int]
 
 
 def make_plan(model: Graph, graph: Graph, devices: int, views: Views) -> Plan:
-    """A plan on the local machine. ``views`` by printed name, an integer standing for the first
-    of consecutive devices; other operators start at device 0."""
+    """A plan on the local machine. ``views``: views by printed name; an integer stands for the
+    first of consecutive devices. Other operators start at device 0."""
     names = node_names(graph)
     chosen: dict[Node, MachineView] = {}
     left = dict(views)

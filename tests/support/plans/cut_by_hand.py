@@ -36,7 +36,7 @@ SHARDED = DATA.replace(
     "replicate(w2, degree=4)",
     "replicate(combine(partition(w2, dim=0, degree=4), dim=0, degree=4), degree=4)",
 )
-"""As DATA, with a weight that is fully sharded."""
+"""DATA, with a weight that is fully sharded."""
 PASSING = """
 x = input[48, 12]
 w1 = weight[12, 24]
@@ -66,7 +66,7 @@ CUTS = {"data": DATA, "tensor": TENSOR, "sharded": SHARDED, "partial": PASSING}
 
 
 def machine(devices: int = 4) -> Machine:
-    """The local machine with so many devices."""
+    """The local machine with ``devices`` devices."""
     return load_machine("local").with_devices(devices)
 
 

@@ -1,19 +1,19 @@
-"""The fastest plan of a small graph by looking at all there are, apart from the search.
+"""The fastest plan of a small graph by exhaustive search, independent of the planner.
 
-What is looked at: every graph that the library's rules about whole tensors reach from a model, with
-at most ``growth`` operators more; for every operator of it all degrees of its indices, of partial
-sums that pass through and of copies, whose product divides the number of devices; and for these all
-machine views with strides that divide the number of devices, with several devices for a task too.
-With ``in_parts``, each weight is also stored in parts, along any of its dimensions, in any number
-that divides the devices, and combined where it is read. What takes more memory than there is does
-not count. Between two operators a tensor goes from one type to the other, as the parallel operators
-allow: copies and partial sums are not taken back.
+The search covers every graph that the library's rules about whole tensors reach from a model, with
+at most ``growth`` operators more. For every operator it tries all degrees of its indices, of
+partial sums that pass through and of copies, whose product divides the number of devices. For these
+it tries all machine views with strides that divide the number of devices, with several devices for
+a task too. With ``in_parts``, each weight is also stored in parts, along any of its dimensions, in
+any number that divides the devices, and combined before it is read. Plans that need more memory
+than there is do not count. Between two operators the parallel operators bring a tensor from one
+type to the other. Copies and partial sums are not undone.
 
-Operators are placed in their order, and what is placed is simulated, but for gradients of weights:
-with which others one shares a buffer may change. In the simulator a task starts when the last of
-what it waits for is done, so that operators which are added delay others or leave them as they
-were: a part of a plan that takes longer than a known plan needs no completion. Nor does one that
-takes as long with all that is left, by the bounds of ``bounds``; nor one whose weights do not fit.
+Operators are placed in their order, and the placed part is simulated without the gradients of
+weights: the buffers that these share may still change. In the simulator, a task starts when the
+last of its predecessors is done, so further operators delay a task or leave it as it was. Hence a
+part of a plan that takes longer than a known plan needs no completion. The same holds for a part
+that takes as long with the bounds of ``bounds`` for the rest, and for one whose weights do not fit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import inf, prod
 
-from support.plans.bounds import NOTHING_YET, Begun, Least, at_least, cut_as, fastest, needs
+from support.plans.bounds import (
+    NOTHING_YET,
+    LeastSeconds,
+    PlacedProgram,
+    at_least,
+    cut_as,
+    fastest,
+    needs,
+)
 
 from pcg.errors import OperatorError
 from pcg.graph.graph import Graph, Node, Value, apply
@@ -46,27 +54,27 @@ from substitutions.rules.store import Library
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A plan that was found, or part of one."""
+class PartialPlan:
+    """A plan of the exhaustive search, or a part of one."""
 
     values: Mapping[Value, Value]
-    """Of a whole graph, as they are cut."""
+    """The cut value of each value of the whole graph."""
     views: Mapping[Node, MachineView]
-    begun: Begun
+    begun: PlacedProgram
     seconds: float
 
 
-Rest = Mapping[Node, Least]
-"""The operators that are not placed, in order, and what they take at least."""
+Rest = Mapping[Node, LeastSeconds]
+"""The operators without a placement, in order, with the least seconds of each."""
 
 
 @dataclass
 class Exhaustive:
-    """Looks for plans that are faster than one that is known."""
+    """A search for plans that are faster than a known one."""
 
     machine: Machine
     than: float
-    """Seconds of a step that a plan has to beat; of the best so far."""
+    """The seconds of a step that a plan has to beat: those of the best plan so far."""
     training: Training = SGD
     in_parts: bool = False
     """Whether weights may be stored in parts."""
@@ -78,7 +86,7 @@ class Exhaustive:
         self._cost = CostModel(self.machine, self.training)
 
     def look(self, whole: Graph) -> None:
-        """Look at all plans of a graph, with no rule about whole tensors applied."""
+        """Try all plans of a graph, without rules about whole tensors."""
         rest, start = self.begin(whole), self.nothing_placed(whole)
         if at_least(start.begun, start.values, rest, self.machine.devices) >= self.than:
             return
@@ -88,7 +96,7 @@ class Exhaustive:
             self._place(whole, rest, replace(start, values=values))
 
     def begin(self, whole: Graph) -> Rest:
-        """The operators of a graph, none of which is placed."""
+        """The operators of a graph, none of them placed."""
         devices = self.machine.devices
         self._needs = needs(whole)
         return {
@@ -98,10 +106,12 @@ class Exhaustive:
             for node, wanted in self._needs.items()
         }
 
-    def nothing_placed(self, whole: Graph) -> Placed:
-        return Placed({node.value(): node.value() for node in whole.leaves}, {}, NOTHING_YET, 0.0)
+    def nothing_placed(self, whole: Graph) -> PartialPlan:
+        return PartialPlan(
+            {node.value(): node.value() for node in whole.leaves}, {}, NOTHING_YET, 0.0
+        )
 
-    def _place(self, whole: Graph, rest: Rest, so_far: Placed) -> None:
+    def _place(self, whole: Graph, rest: Rest, so_far: PartialPlan) -> None:
         if not rest:
             self.end(whole, so_far)
             return
@@ -111,8 +121,8 @@ class Exhaustive:
             if made.seconds < self.than:
                 self._place(whole, after, made)
 
-    def ways(self, node: Node, after: Rest, so_far: Placed) -> Iterator[Placed]:
-        """The ways to place an operator with which a plan may still be faster."""
+    def ways(self, node: Node, after: Rest, so_far: PartialPlan) -> Iterator[PartialPlan]:
+        """The ways to place an operator that may still lead to a faster plan."""
         devices = self.machine.devices
         for wanted in operand_types(node, devices):
             own = cut_as(node, wanted, self._needs[node], self._cost)
@@ -136,22 +146,22 @@ class Exhaustive:
 
     def _placed(
         self, values: Mapping[Value, Value], views: Mapping[Node, MachineView], after: Rest
-    ) -> Placed:
-        """A part of a plan, with the seconds that it takes at least."""
+    ) -> PartialPlan:
+        """A part of a plan, with a lower bound on its seconds."""
         self.simulated += 1
         outputs = tuple(v for old, v in values.items() if not old.node.is_leaf)
         steps = schedule(Graph(outputs), views)
-        begun = Begun.of(steps, self._cost)
+        begun = PlacedProgram.of(steps, self._cost)
         seconds = at_least(begun, values, after, self.machine.devices)
         if seconds < self.than and not self._fit_weights(steps, views):
             seconds = inf
         if seconds < self.than:
             seconds = max(seconds, price(begun.computing, self.machine.devices).step_seconds)
-        return Placed(values, views, begun, seconds)
+        return PartialPlan(values, views, begun, seconds)
 
     def _fit_weights(self, steps: Schedule, views: Mapping[Node, MachineView]) -> bool:
-        """Whether the weights that are placed fit, with what the optimizer keeps of them: they stay
-        where they are for the whole step, whatever comes."""
+        """Whether the placed weights fit, with their optimizer states. They stay where they are for
+        the whole step."""
         each = self.training.parameter_bytes + self.training.state_bytes
         held = [0] * self.machine.devices
         for home in steps.homes.values():
@@ -159,7 +169,7 @@ class Exhaustive:
                 held[device] += prod(home.type.held) * each
         return max(held) <= memory_limit(self.machine, views)
 
-    def end(self, whole: Graph, placed: Placed) -> None:
+    def end(self, whole: Graph, placed: PartialPlan) -> None:
         """Keep a plan of a whole graph if it is faster."""
         if len(placed.views) < len(self._needs):
             return
@@ -195,7 +205,7 @@ def closure(graph: Graph, library: Library, growth: int) -> list[Graph]:
 
 
 def stored_ways(weight: Value, devices: int) -> Iterator[Value]:
-    """A weight as its readers have it: stored whole, or combined of parts."""
+    """A weight as its readers have it: stored whole, or combined from parts."""
     yield weight
     for dim, size in enumerate(weight.type.shape):
         for degree in (d for d in range(2, devices + 1) if devices % d == 0 and size % d == 0):
@@ -204,7 +214,7 @@ def stored_ways(weight: Value, devices: int) -> Iterator[Value]:
 
 
 def operand_types(node: Node, devices: int) -> Iterator[tuple[ParallelTensor, ...]]:
-    """The types that an operator on whole tensors may want its operands to have."""
+    """The types that an operator on whole tensors may require of its operands."""
     ranks = tuple(value.rank for value in node.inputs)
     typing = node.operator_call.typing(ranks)
     shapes = [value.type.shape for value in node.inputs]
@@ -229,7 +239,8 @@ def _operand(
     copies: int,
     passing: int,
 ) -> ParallelTensor:
-    """``passing``: partial sums that the operand carries, or minus those that others do."""
+    """The type of an operand. ``passing``: the number of partial sums that the operand carries, or
+    minus the number that others carry."""
     dims = [1] * len(shape)
     for axis, degree in zip(typing.axes, degrees, strict=True):
         at = axis.operands[operand]
@@ -242,7 +253,7 @@ def _operand(
 
 
 def recut(value: Value, wanted: ParallelTensor) -> Value | None:
-    """The value with another type; None if parallel operators do not lead there."""
+    """The value with another type. None if parallel operators do not lead to this type."""
     have, want = value.type.degrees, wanted.degrees
     if want.copies % have.copies or have.partials % want.partials:
         return None

@@ -33,12 +33,12 @@ Content = dict[str, Any]
 
 
 def sign(content: Content) -> None:
-    """Give a plan the hashes that a forger would."""
+    """Give a plan the hashes that a forger would compute."""
     try:
         model = content["model"]
         model["hash"] = parse_graph("\n".join(model["graph"])).digest
         content["hashes"] = part_hashes(PlanFile.model_validate_json(json.dumps(content)))
-    except Exception:  # what is no plan has none
+    except Exception:  # a file that is no plan has none
         return
 
 
@@ -53,7 +53,7 @@ def must_refuse(path: Path, status: int = 2) -> str:
 
 
 def both(text: str) -> Callable[[Content], None]:
-    """The model's graph and the plan's replaced, without views."""
+    """A change that replaces the model's graph and the plan's, without views."""
 
     def change(content: Content) -> None:
         content["model"]["graph"] = content["decisions"]["graph"] = text.splitlines()

@@ -1,4 +1,5 @@
-"""Mutants of programs with the same mistake on all ranks, which therefore agree with each other."""
+"""Mutants of programs with the same mistake on all ranks, so that the ranks agree with each
+other."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ Programs = tuple[Program, ...]
 
 @dataclass(frozen=True)
 class Mutant:
-    """``kind``: which mistake; ``at``: where."""
+    """A mutant. ``kind``: the mistake. ``at``: its place."""
 
     kind: str
     at: str
@@ -25,7 +26,7 @@ def turned(places: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def of_all(programs: Programs) -> Iterator[Mutant]:
-    """The same mistake on all ranks, which then agree with each other."""
+    """All mutants with the same mistake on all ranks."""
     for number, instruction in enumerate(programs[0].instructions):
         same = [p.instructions[number : number + 1] for p in programs]
         if not all(i and type(i[0]) is type(instruction) for i in same):

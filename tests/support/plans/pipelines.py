@@ -1,4 +1,4 @@
-"""Pipelines by hand and by the search, and how they train on simulated ranks."""
+"""Pipelines by hand and by the search, and their training on simulated ranks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def layers(count: int, batch: int, width: int) -> Graph:
 
 
 def skipping(drawn: Random, count: int) -> Graph:
-    """Layers of which each reads a late one and any one before it."""
+    """Layers that read a late layer and any one before it."""
     lines = ["h0 = input[8, 6]"]
     for i in range(count):
         late, early = drawn.randrange(max(i - 1, 0), i + 1), drawn.randrange(i + 1)
@@ -86,7 +86,7 @@ def in_stages(
     devices: int = DEVICES,
     drawn: Random | None = None,
 ) -> Plan:
-    """The same of a graph; ``drawn``: cut anywhere."""
+    """The same pipeline of a graph. ``drawn``: cut anywhere."""
     cost = CostModel(load_machine("dgx-a100").with_devices(devices // stages))
     source = streams(graph, library)
     batches = MicroBatches(source, cost, Cuts(library.concrete(source.graph)), slices)
@@ -109,7 +109,7 @@ def plan_of(
 
 
 def two_nodes(bandwidth: float) -> Machine:
-    """Two nodes of two devices each, with a link of so many bytes a second between them."""
+    """Two nodes of two devices each, with a link of ``bandwidth`` bytes a second between them."""
     machine = load_machine("dgx-a100")
     node, cluster = machine.levels
     slow = {"count": 2, "bandwidth": bandwidth, "all_reduce": (), "all_gather": ()}
@@ -118,7 +118,7 @@ def two_nodes(bandwidth: float) -> Machine:
 
 
 def by_degrees(text: str, library) -> Plan:
-    """A plan by hand of a small decoder on two nodes, for which the link between them is slow."""
+    """A plan by hand of a small decoder on two nodes with a slow link between them."""
     planner = HandPlanner(two_nodes(1e7), library, parse_degrees(text))
     return planner.plan("decoder", graph_of(DECODER, 8)).plan
 
@@ -144,8 +144,8 @@ def trained(
 
 
 def check_read_back(plan: Plan, machine: Machine, path: Path) -> None:
-    """Write a plan of a pipeline to a file: what is read of it has programs that are valid, and
-    costs what the plan says."""
+    """Write a plan of a pipeline to a file and read it. Its programs have to be valid, and its
+    price the plan's estimate."""
     save_plan(plan, path)
     again = load_plan(path)
     assert again.pipeline == plan.pipeline

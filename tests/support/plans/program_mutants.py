@@ -1,7 +1,7 @@
 """Mutants of the programs of all ranks: one mistake each, in one place, on one or several ranks.
 
-Each is made so that it is another program, never the same one in other words: what it changes is
-read or waited for, which the place where it is made sees to.
+Each mutant is another program, never the same program in other words: the change is in a tensor or
+message that some instruction reads or waits for. The place of the mutation ensures that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Change = Callable[[Instruction], Iterator[tuple[str, list[Instruction]]]]
 
 
 def mutants(programs: Programs) -> Iterator[Mutant]:
-    """Every mutant, in the same order always."""
+    """Every mutant, always in the same order."""
     for program in programs:
         for mutant in (*_of_instructions(program), *_of_orders(program), *_of_program(program)):
             kind, at, made = mutant
@@ -44,7 +44,7 @@ def mutants(programs: Programs) -> Iterator[Mutant]:
 
 
 def lists(program: Program) -> Iterator[tuple[tuple[Instruction, ...], Callable[..., Program]]]:
-    """The lists of instructions of a program, with what puts another in their place."""
+    """The lists of instructions of a program, each with a function that replaces it."""
     yield program.instructions, lambda made: replace(program, instructions=made)
     pipeline = program.pipeline
     if pipeline is None:
@@ -101,7 +101,7 @@ def _changes(
 
 @dataclass(frozen=True)
 class BackGather(AllGather):
-    """Its backward pass takes the parts in another order."""
+    """A gather whose backward pass takes the parts in another order."""
 
     @property
     def adjoint(self) -> ReduceScatter:
@@ -110,7 +110,7 @@ class BackGather(AllGather):
 
 @dataclass(frozen=True)
 class BackSwap(AllToAll):
-    """Its backward pass takes the parts in another order."""
+    """An exchange whose backward pass takes the parts in another order."""
 
     @property
     def adjoint(self) -> AllToAll:
@@ -119,7 +119,7 @@ class BackSwap(AllToAll):
 
 @dataclass(frozen=True)
 class BackMessages(Exchange):
-    """Its backward pass takes what was kept for something else."""
+    """Messages whose backward pass takes a saved tensor for another."""
 
     @property
     def adjoint(self) -> Exchange:
@@ -199,13 +199,13 @@ def _messages(own: Exchange) -> Iterator[tuple[str, list[Instruction]]]:
 
 
 def own_peer(own: Exchange, part: PieceRegion) -> int:
-    """A rank that a part does not go to."""
+    """A rank that a part is not sent to."""
     others = {p.peer for p in (*own.sends, *own.receives)} - {part.peer}
     return min(others, default=part.peer + 1)
 
 
 def _moved(region: Any) -> Iterator[Any]:
-    """A region, one element on in the first dimension, and shorter where it is long enough."""
+    """A region, moved by one element in the first dimension, and shorter if it is long enough."""
     if not region:
         return
     (start, stop), *rest = region
@@ -244,8 +244,8 @@ def _runs(program: Program, own: Run, read: set[str]) -> Iterator[tuple[str, lis
 
 
 def _of_orders(program: Program) -> Iterator[tuple[str, str, Program]]:
-    """Two communications of one group, or of the same ways with the same peers, in another order:
-    each then meets the other's ends."""
+    """Two communications of one group, or of the same kinds with the same peers, in another order.
+    Each then meets the other end of the other one."""
     for instructions, put in lists(program):
         at = [n for n, i in enumerate(instructions) if _lane(i) is not None]
         for first, second in pairwise(at):
@@ -258,7 +258,8 @@ def _of_orders(program: Program) -> Iterator[tuple[str, str, Program]]:
 
 
 def _lane(instruction: Instruction) -> object:
-    """Equal for what meets its other ends in the order in which it is posted."""
+    """The lane of a communication: equal for those that meet their other ends in the order of
+    posting."""
     if isinstance(instruction, Exchange):
         ends = [
             {part.peer for part in parts} for parts in (instruction.sends, instruction.receives)
@@ -310,7 +311,7 @@ def _of_pipeline(program: Program) -> Iterator[tuple[str, str, Program]]:
     def made(**changes: Any) -> Program:
         return replace(program, pipeline=replace(own, **changes))
 
-    if own.slices != own.slices[::-1]:  # a rank may have nothing to do with them
+    if own.slices != own.slices[::-1]:  # a rank may take no part in them
         yield "slices swapped", "", made(slices=own.slices[::-1])
     yield "slice left out", "", made(turns=own.turns[:-1])
     yield "slice back twice", "", made(turns=(*own.turns, own.turns[-1]))

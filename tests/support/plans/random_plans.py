@@ -1,4 +1,4 @@
-"""Random small models, cut and placed at random, with random operators recomputed, parallel ones
+"""Random small models, cut and placed at random. Random operators are recomputed, parallel ones
 among them."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ op = OPERATORS
 
 
 class Model:
-    """A model on whole tensors that grows by an operator at a time. Sizes are 4, 8 or 16."""
+    """A model on whole tensors that grows by one operator at a time. Sizes are 4, 8 or 16."""
 
     def __init__(self, draw) -> None:
         self.draw, self.leaves = draw, 0
@@ -104,7 +104,7 @@ def models(draw) -> Graph:
 
 
 class Cutter:
-    """The same model with operators cut at random and the moves in between."""
+    """The same model with operators cut at random, and the resharding between them."""
 
     def __init__(self, draw) -> None:
         self.draw, self.images = draw, {}
@@ -122,7 +122,8 @@ class Cutter:
         return Node(node.call, moved)
 
     def options(self, node: Node, inputs: list[Value]) -> list[tuple[ParallelTensor, ...]]:
-        """The operand types to choose from: all that four devices hold and moves lead to."""
+        """The operand types to choose from: all types that four devices can hold and resharding
+        leads to."""
         call, shapes = node.operator_call, [v.type.shape for v in inputs]
         ranks = tuple(map(len, shapes))
         typing = call.typing(ranks)
@@ -172,7 +173,7 @@ class Cutter:
         return x
 
     def fully_sharded(self, x: Value) -> Value:
-        """Now and then a weight that is fully sharded and gathered before use."""
+        """Sometimes a weight that is fully sharded and gathered before use."""
         if not x.node.is_leaf or x.node.leaf.kind == "input" or not self.draw(st.booleans()):
             return x
         degree = self.draw(st.sampled_from((2, 4)))
@@ -188,7 +189,7 @@ def views_of(draw, graph: Graph) -> dict[str, MachineView]:
         if node.is_leaf or node.is_parallel:
             continue
         *cuts, copies = grid(node)
-        # Where there are ranks enough, two may compute the same.
+        # With enough ranks, two may compute the same.
         times = draw(st.integers(1, min(2, RANKS // (prod(cuts) * copies))))
         shape = (*cuts, copies * times)
         order = draw(st.permutations(range(len(shape))))

@@ -1,4 +1,4 @@
-"""Programs at random, of tasks on all devices, on some, and in groups."""
+"""Random programs, of tasks on all devices, on some, and in groups."""
 
 from __future__ import annotations
 

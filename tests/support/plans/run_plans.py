@@ -1,4 +1,4 @@
-"""Small plans by hand for `unity run`, and runs that are refused."""
+"""Small plans by hand for `unity run`, and runs that have to be refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write_plan_of(folder, devices, model, text):
 
 
 def refused(capsys, *arguments):
-    """The one line and the exit status of a command that fails in this process."""
+    """The error line and the exit status of a command that fails in this process."""
     with pytest.raises(SystemExit) as caught:
         run_app(app, "run", [str(argument) for argument in arguments])
     captured = capsys.readouterr()

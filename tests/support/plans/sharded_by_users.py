@@ -1,4 +1,4 @@
-"""Graphs with annotations of some tensors, as users of GSPMD state them, for four devices."""
+"""Graphs with annotations of some tensors, as users of GSPMD write them, for four devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from substitutions.rules.store import load_library
 
 @dataclass(frozen=True)
 class ShardedByUsers:
-    """A model and what its users say."""
+    """A model and the annotations of its user."""
 
     text: str
     mesh: str
@@ -44,11 +44,11 @@ z = add(a, add(y, expand_vector(y, b2, axis=2)))
 return mean_loss(multiply(z, z)), z
 """
 MEGATRON = ShardedByUsers(LAYERS, "data=2,model=2", ("x=data,-,-", "w1=-,model"))
-"""Columns of a product; rows of the next one follow."""
+"""The columns of one product are annotated. The rows of the next one follow."""
 TWO_DIMENSIONS = ShardedByUsers(
     LAYERS, "data=2,model=2", ("x=data,-,model", "w1=data,model", "w2=model,data")
 )
-"""The dense layers of GSPMD's table 1: activations and weights along both axes."""
+"""The dense layers of GSPMD's table 1: activations and weights cut along both axes."""
 EXPERTS = ShardedByUsers(
     """
 x = input[4, 8, 3, 6]
@@ -62,7 +62,7 @@ return mean_loss(multiply(y, x)), y
     "data=4",
     ("x=data,-,-,-", "t1=data,-,-", "w1=data,-,-", "w2=data,-,-", "t4=data,-,-", "t6=data,-,-,-"),
 )
-"""Tokens in groups, along the axis that experts are along: they go there and back."""
+"""Tokens in groups, along the mesh axis of the experts: they go to the experts and back."""
 SPATIAL = ShardedByUsers(
     """
 x = input[2, 3, 16, 8]

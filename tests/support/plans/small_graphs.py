@@ -1,4 +1,4 @@
-"""Small graphs of which all plans can be looked at, and how a plan that is found compares."""
+"""Small graphs, each with all its plans, to compare the plan of the search with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from substitutions.audit.replay import replay
 from substitutions.rules.store import Library
 
 GROWTH = 1
-"""Operators that rules about whole tensors may add."""
+"""The number of operators that rules about whole tensors may add."""
 LEAVES = "x = input[{b}, {h}]\nw = weight[{h}, {o}]\n"
 GRAPHS = {
     "product": "return mean_loss(matmul(x, w))",
@@ -44,21 +44,21 @@ SIZES = ((12, 24, 12), (96, 384, 768), (4096, 1536, 48), (384, 1536, 1536))
 
 
 def graph_of(name: str, sizes: tuple[int, int, int]) -> Graph:
-    """A graph of the table for samples, features and outputs."""
+    """A graph of the table for some samples, features and outputs."""
     return parse_graph((LEAVES + GRAPHS[name]).format(**dict(zip("bho", sizes, strict=True))))
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Seconds of a step of the plan that was found, and of the best of all, infinite where none
-    fits; ``best`` is the graph of that where it is another."""
+    """Seconds of a step of the plan of the search, and of the best of all plans. They are infinite
+    if no plan fits. ``best``: the graph of the best plan, if it is another one."""
 
     found: float
     optimum: float
     best: Graph | None
     simulated: int
     gathers: bool = False
-    """Whether weights are stored in parts in the plan that was found, and combined to be read."""
+    """Whether the plan of the search stores weights in parts and combines them."""
 
     def __str__(self) -> str:
         ratio = 1.0 if self.found == self.optimum else self.found / self.optimum
@@ -73,9 +73,9 @@ def compared(
     *,
     in_parts: bool = False,
 ) -> Compared:
-    """The plan that is found, which is checked to be one and to take what it says, beside all that
-    there are. ``in_parts``: whether weights may be stored in parts in these; then nothing is
-    recomputed."""
+    """The plan of the search, beside all plans there are. The plan is checked to be valid and to
+    take the time that it states. ``in_parts``: whether weights may be stored in parts in all plans;
+    then nothing is recomputed."""
     recompute = Recompute.NONE if in_parts else Recompute.AUTO
     planner = MeshPlanner(machine, library, training=training, recompute=recompute)
     seconds, found = _checked(planner, graph)
@@ -88,8 +88,8 @@ def compared(
 
 
 def compared_in_parts(library: Library, case: SmallCase) -> Compared:
-    """With weights in parts, and of the memory a part of what is known to do: of what data
-    parallelism with fully sharded weights takes, or the fastest plan if that takes less."""
+    """The comparison with weights in parts, within a part of the memory of a known plan: of data
+    parallelism with fully sharded weights, or of the fastest plan if that takes less."""
     taken: list[int] = []
     for family in ("zero", "joint"):
         planner = MeshPlanner(
@@ -108,8 +108,8 @@ def is_gathered(node: Node) -> bool:
 
 
 def _checked(planner: MeshPlanner, graph: Graph) -> tuple[float, Plan | None]:
-    """Seconds of a step of the plan that is found, which is one, and takes what it says; infinite
-    where none is found that fits."""
+    """Seconds of a step of the plan of the search. The plan is checked to be valid and to take the
+    time that it states. Infinite if no plan fits."""
     try:
         plan = planner.plan("small", graph).plan
     except NegativeAnswer:

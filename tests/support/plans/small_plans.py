@@ -82,7 +82,7 @@ return mean_loss(scale(multiply(y, y), factor=0.5)), y
 
 
 def cut(name: str) -> Plan:
-    """The perceptron, cut in one of the ways of ``CUT``, on four devices."""
+    """The perceptron on four devices, cut in one of the ways of ``CUT``."""
     graph = parse_graph(_LEAVES + CUT[name])
     nodes = [n for n in graph.nodes if not n.is_leaf and not n.is_parallel]
     views = {n: MachineView.packed(0, grid(n)) for n in nodes}
@@ -118,7 +118,7 @@ return sum_loss(matmul(relu(matmul(relu(matmul(x, w)), v)), u))
 
 
 def two_stages(kind) -> Plan:
-    """Two devices each, of which either has half of the samples."""
+    """Two stages of two devices each. Each device of a stage has half of the samples."""
     graph = parse_graph(TWO_STAGES)
     nodes = [n for n in graph.nodes if not n.is_leaf and not n.is_parallel]
     views = {n: MachineView.packed(0 if i < 2 else 2, grid(n)) for i, n in enumerate(nodes)}
@@ -149,7 +149,7 @@ return sum_loss(multiply(y, y)), y
 
 
 def in_chunks() -> Plan:
-    """Two stages of two chunks: h is read in the next chunk and in the one after that."""
+    """Two stages of two chunks. The next chunk reads h, and so does the one after it."""
     graph = parse_graph(IN_CHUNKS)
     nodes = [n for n in graph.nodes if not n.is_leaf and not n.is_parallel]
     stages = (0, 0, 1, 0, 0, 1, 1, 1)
@@ -158,20 +158,21 @@ def in_chunks() -> Plan:
 
 
 def again(plan: Plan) -> Plan:
-    """A plan that recomputes all there is."""
+    """A plan that recomputes all operators."""
     nodes = frozenset(node for node in plan.graph.nodes if not node.is_leaf)
     return replace(plan, recompute=nodes)
 
 
 def again_between_products(plan: Plan) -> Plan:
-    """A plan that recomputes all but its products: what those read is made again."""
+    """A plan that recomputes all operators but its products. The operands of products are
+    recomputed."""
     nodes = [node for node in plan.graph.nodes if not node.is_leaf and node.name != "matmul"]
     return replace(plan, recompute=frozenset(nodes))
 
 
 def gathered(plan: Plan, devices: int) -> Plan:
-    """A plan with its weights fully sharded on so many devices each, gathered again in the backward
-    pass."""
+    """A plan with its weights fully sharded on ``devices`` devices each, gathered again in the
+    backward pass."""
     weights = {leaf.leaf.name for leaf in plan.graph.leaves}
     parts = Cuts(load_library().concrete(plan.graph)).parting
     made = fully_sharded(PlacedGraph(plan.graph, plan.views), weights, devices, parts, None)
@@ -185,7 +186,7 @@ NAMES = (*CUT, "halos", "1f1b", "2bw", "zb-h1", "zb-h1 again", "tail", "interlea
 
 @lru_cache
 def small_plan(name: str) -> Plan:
-    """One of ``NAMES``, made when it is asked for."""
+    """The plan of one of ``NAMES``, made when it is asked for."""
     match name:
         case "halos":
             return rows_of_an_image()

@@ -15,7 +15,7 @@ stages_with_weights = st.lists(_with_weights, min_size=1, max_size=5)
 
 @st.composite
 def _chunks(draw: st.DrawFn) -> tuple[list[StageSeconds], int]:
-    """Chunks of some stages, and how many each has."""
+    """Chunks of some stages, and the number of chunks of each."""
     interleave, count = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     size = interleave * count
     return draw(st.lists(one_stage, min_size=size, max_size=size)), interleave

@@ -14,7 +14,7 @@ from substitutions.rules.rule import Rule
 
 def steps_from(graph: Graph, rules: Sequence[Rule], degrees: Sequence[int]) -> Iterator[Applied]:
     """Every step that a rule of the library takes from a graph, in both directions, with any of
-    some degrees for those that it leaves free."""
+    some degrees for those that the rule leaves free."""
     for rule in (way for one in rules for way in (one, one.reversed)):
         if not is_usable(rule):
             continue

@@ -1,4 +1,4 @@
-"""A model as a user has one at hand: a module and the arguments of a call that returns its loss."""
+"""Models as users have them: a module and the arguments of a call that returns its loss."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
-class Public:
+class PublicModel:
     """A model with the arguments of a call that returns its loss: by name, or in order. ``batch``:
-    of all devices, where it is not as much for each."""
+    the batch of all devices, if it is not the same for each."""
 
     module: nn.Module
     inputs: Mapping[str, Tensor] | tuple[Tensor, ...]
@@ -30,7 +30,7 @@ class Loss(nn.Module):
         return self.model(**dict(zip(self.names, inputs, strict=True))).loss
 
 
-def call_of_loss(public: Public) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def call_of_loss(public: PublicModel) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """A module that returns the loss alone, and its inputs in order."""
     if isinstance(public.inputs, Mapping):
         return Loss(public.module, public.inputs), tuple(public.inputs.values())

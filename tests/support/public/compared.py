@@ -1,4 +1,4 @@
-"""A model against its graph, in double precision."""
+"""Compare a model with its graph, in double precision."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pcg.capture import Captured, capture
 from runtime.train.eager import compare_module
 
 NEAR = 1e-8
-"""Constants that a module makes are those of its own format, float32."""
+"""The tolerance. Constants that a module makes have its own format, float32."""
 
 
 def compared(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Captured, float]:
-    """The capture of a module, which agrees with it, and its seconds of the processor."""
+    """The capture of a module that agrees with its graph, and the processor seconds of the
+    capture."""
     begin = time.process_time()
     captured = capture(module, inputs)
     seconds = time.process_time() - begin

@@ -1,7 +1,7 @@
-"""All public models by name, at tiny size, as a user has one at hand: a module and its inputs.
+"""All public models by name, at tiny size: a module and its inputs.
 
-Packages have models of the same name: ``torchvision/vit`` is not ``vit``, which is that of the
-first package that has one.
+Packages have models of the same name: ``torchvision/vit`` is not ``vit``, the one of the first
+package with this name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from support.public.calls import Public
+from support.public.calls import PublicModel
 from support.public.further import FURTHER
 from support.public.language import IGNORING, LANGUAGE, PADDED, Maker
 from support.public.others import OTHERS
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 Plain = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
 
 IMAGES = {"torchvision": "images", "timm": "families"}
-"""Packages with models of images, and the modules here that make them small."""
+"""The packages with models of images, and the modules here that make these models small."""
 MODELS: Mapping[str, Mapping[str, Maker | Plain]] = {
     "transformers": {**LANGUAGE, **VISION, **FURTHER},
     "padded": PADDED,
@@ -34,19 +34,20 @@ MODELS: Mapping[str, Mapping[str, Maker | Plain]] = {
         if find_spec(package) is not None
     },
 }
-"""By package. Some take how attention is computed; the others, which return their loss, have but
-one way."""
+"""The models by package. Some take the way to compute attention. The others return their loss and
+have one way only."""
 
 
-def public(name: str, attention: str = "sdpa") -> Public:
-    """The model of a name, always with the same weights and inputs. Raises KeyError for others."""
+def public(name: str, attention: str = "sdpa") -> PublicModel:
+    """The model of a name, always with the same weights and inputs. Raises KeyError for other
+    names."""
     torch.manual_seed(0)
     make: Any = maker_of(name)
-    return Public(*(make(attention) if has_attention(name) else make()))
+    return PublicModel(*(make(attention) if has_attention(name) else make()))
 
 
 def maker_of(name: str) -> Maker | Plain:
-    """What makes the model. Raises KeyError where no package has one of that name."""
+    """The function that makes the model. Raises KeyError if no package has a model of that name."""
     package, _, own = name.rpartition("/")
     matching = [MODELS[package]] if package else [m for m in MODELS.values() if own in m]
     if not matching:
@@ -55,12 +56,12 @@ def maker_of(name: str) -> Maker | Plain:
 
 
 def has_attention(name: str) -> bool:
-    """Whether it can be computed in several ways."""
+    """Whether the model can compute attention in several ways."""
     packages = (MODELS["transformers"], PADDED, IGNORING)
     return any(maker_of(name) in own.values() for own in packages)
 
 
 def named(given: Sequence[str]) -> Iterator[str]:
-    """The models of names and packages; all of them where nothing is given."""
+    """The models of the given names and packages. All models if nothing is given."""
     for name in given or MODELS:
         yield from (f"{name}/{own}" for own in MODELS[name]) if name in MODELS else (name,)

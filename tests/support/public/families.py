@@ -55,4 +55,4 @@ TIMM: Mapping[str, Maker] = dict(
         small("tnt_s_patch16_224", 64, img_size=64, **FLAT),
     )
 )
-"""By timm's name of the model."""
+"""The models, by the name in timm."""

@@ -76,7 +76,7 @@ SOUND: Mapping[str, Any] = {
     "classifier_proj_size": 16,
     "mask_time_prob": 0.0,
     "mask_feature_prob": 0.0,
-    # Layers that are left out at random are a choice that no graph can follow.
+    # Leaving out layers at random is a choice that no graph can follow.
     "layerdrop": 0.0,
 }
 SEGMENTS: Mapping[str, Any] = {
@@ -111,8 +111,8 @@ def shown(family: str, /, **sizes: Any) -> Maker:
     return classifier(getattr(t, f"{family}Config"), model, **sizes)
 
 
-def heard(family: str) -> Maker:
-    """One that says what a sound is."""
+def sound_classifier(family: str) -> Maker:
+    """A model that classifies sounds."""
 
     def make(attention: str) -> Made:
         config = getattr(t, f"{family}Config")(**SOUND, num_labels=CLASSES)
@@ -127,15 +127,15 @@ def heard(family: str) -> Maker:
     return make
 
 
-def judged(attention: str) -> Made:
-    """One that says what a text is."""
+def text_classifier(attention: str) -> Made:
+    """A model that classifies texts."""
     config = t.BertConfig(**SIZES, num_labels=3)
     labels = torch.randint(0, 3, (BATCH,))
     return made(t.BertForSequenceClassification, config, attention, input_ids=ids(), labels=labels)
 
 
 def segmented(attention: str) -> Made:
-    """One that says what each place of an image shows."""
+    """A model that classifies each place of an image."""
     return made(
         t.SegformerForSemanticSegmentation,
         t.SegformerConfig(**SEGMENTS, num_labels=CLASSES),
@@ -146,7 +146,7 @@ def segmented(attention: str) -> Made:
 
 
 class Paired(t.SiglipModel):
-    """With its loss asked for."""
+    """A model of pairs that is asked for its loss."""
 
     def forward(self, pixel_values: Any, input_ids: Any) -> Any:
         return super().forward(pixel_values=pixel_values, input_ids=input_ids, return_loss=True)
@@ -236,9 +236,9 @@ FURTHER: Mapping[str, Maker] = {
     "mbart": translated("MBart", **BART),
     "marian": text("Marian", "MTModel", **BART, **BEGINS, decoder_vocab_size=WORDS),
     "mt5": translated("MT5", **T5),
-    "bert for classes": judged,
-    "wav2vec2": heard("Wav2Vec2"),
-    "hubert": heard("Hubert"),
+    "bert for classes": text_classifier,
+    "wav2vec2": sound_classifier("Wav2Vec2"),
+    "hubert": sound_classifier("Hubert"),
     "deit": shown("DeiT", **ENCODER),
     "beit": shown("Beit", **ENCODER),
     "dinov2": shown("Dinov2", **{n: s for n, s in ENCODER.items() if n != "intermediate_size"}),
@@ -256,7 +256,7 @@ FURTHER: Mapping[str, Maker] = {
     "dinov2 with registers": shown(
         "Dinov2WithRegisters", **{n: s for n, s in ENCODER.items() if n != "intermediate_size"}
     ),
-    "wavlm": heard("WavLM"),
+    "wavlm": sound_classifier("WavLM"),
     "segformer": segmented,
     "siglip": siglip,
 }

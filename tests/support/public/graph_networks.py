@@ -1,5 +1,5 @@
-"""Graph networks at tiny size, as their papers and libraries write them: nodes, and edges by the
-numbers of their ends, along which messages go and are added up."""
+"""Graph networks at tiny size, as their papers and libraries write them. Their inputs are nodes,
+and edges given by the numbers of their ends. Messages go along edges and are added up."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ NODES, EDGES, WIDTH, CLASSES = 7, 12, 6, 3
 
 
 def for_each(ids: Tensor, like: Tensor) -> Tensor:
-    """Ids of rows, repeated for what a row holds."""
+    """Ids of rows, repeated for each element of a row."""
     return ids.view(-1, *[1] * (like.dim() - 1)).expand_as(like)
 
 
 class Convolution(nn.Module):
-    """Sums of neighbours and of a node itself, weighed by the roots of their numbers (GCN)."""
+    """Sums of a node and its neighbours, divided by the roots of their degrees (GCN)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Convolution(nn.Module):
 
 
 class Sage(nn.Module):
-    """Means of neighbours, and then the greatest of what they hold (GraphSAGE)."""
+    """Means of neighbours, and then their maximum (GraphSAGE)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Sage(nn.Module):
 
 
 class Messages(nn.Module):
-    """Messages that a network makes of both ends and of what an edge holds (MPNN)."""
+    """Messages that a network makes from both ends and from the features of an edge (MPNN)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Messages(nn.Module):
 
 
 class Attention(nn.Module):
-    """Neighbours weighed by a softmax over those of a node, in two heads (GAT)."""
+    """Neighbours with weights by a softmax over those of a node, in two heads (GAT)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Attention(nn.Module):
 
 
 class OfGraphs(nn.Module):
-    """Sums of neighbours, batch norms, and the mean of the nodes of each graph (GIN)."""
+    """Sums of neighbours, batch norms, and the mean over the nodes of each graph (GIN)."""
 
     def __init__(self) -> None:
         super().__init__()

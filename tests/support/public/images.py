@@ -1,7 +1,7 @@
 """Models of images and videos at tiny size, with cross entropy, in training mode, by name.
 
-Of ``torchvision`` those of its classes that take sizes are made small; of ``timm`` one model for
-each family. Batch norms, dropout and stochastic depth are as the models have them.
+The models of ``torchvision`` are the classes that take sizes, made small. Those of ``timm`` are one
+for each family. Batch norms, dropout and stochastic depth are unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Maker = Callable[[], Made]
 
 
 class Classified(nn.Module):
-    """Cross entropy of all that a model returns, auxiliary heads too."""
+    """Cross entropy of all outputs of a model, auxiliary heads too."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Classified(nn.Module):
 
 
 def images(model: Callable[[], nn.Module], size: int = 32, samples: int = SAMPLES) -> Maker:
-    """One that says what an image shows."""
+    """A model that classifies images."""
     return lambda: (
         Classified(model().train()),
         (torch.randn(samples, 3, size, size), torch.randint(0, CLASSES, (samples,))),
@@ -45,7 +45,7 @@ def images(model: Callable[[], nn.Module], size: int = 32, samples: int = SAMPLE
 
 
 def places(model: Callable[[], nn.Module]) -> Maker:
-    """One that says what each place of an image shows."""
+    """A model that classifies each place of an image."""
     return lambda: (
         Classified(model().train()),
         (torch.randn(2, 3, 32, 32), torch.randint(0, CLASSES, (2, 32, 32))),
@@ -60,12 +60,13 @@ def videos(model: Callable[[], nn.Module], frames: int = 4, size: int = 16) -> M
 
 
 def of(name: str, **sizes: Any) -> Callable[[], nn.Module]:
-    """A model by its name, without weights of its own."""
+    """A model by its name, without pretrained weights."""
     return lambda: getattr(m, name)(weights=None, num_classes=CLASSES, **sizes)
 
 
 def made(module: str, cls: str, *args: Any, **sizes: Any) -> Callable[[], nn.Module]:
-    """A model by its class; an argument that is called with the module is made by it."""
+    """A model by its class. An argument that is a function is called with the Python module of the
+    class."""
     home = import_module(f"torchvision.models.{module}")
     given = {key: value(home) if callable(value) else value for key, value in sizes.items()}
     listed = [value(home) if callable(value) else value for value in args]
@@ -89,7 +90,7 @@ def residual(convolution: str, stem: str) -> Callable[[], nn.Module]:
 
 
 def narrow(name: str) -> nn.Module:
-    """AlexNet or VGG, whose last layers are made narrow."""
+    """AlexNet or VGG with narrow last layers."""
     model: Any = of(name)()
     first = next(layer for layer in model.classifier if isinstance(layer, nn.Linear))
     model.classifier = nn.Sequential(
@@ -146,7 +147,7 @@ def viewed(v2: bool) -> Callable[[], nn.Module]:
 
 
 class Flow(nn.Module):
-    """Where places of one image are in the next, refined twice."""
+    """Optical flow from one image to the next, refined twice."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Public models of language at tiny size, with their own losses, by name; of ``transformers``.
 
-Each function takes how attention is computed, ``sdpa`` or ``eager``, and returns a module and its
-arguments by name. Dropout is as the models have it.
+Each function takes the way to compute attention, ``sdpa`` or ``eager``, and returns a module and
+its arguments by name. Dropout is unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZES: Mapping[str, Any] = {
     "max_position_embeddings": 64,
 }
 SHARED = {**SIZES, "num_key_value_heads": 2}
-"""Keys and values that heads share."""
+"""Heads share keys and values."""
 
 
 def ids() -> Tensor:
@@ -42,7 +42,7 @@ def made(model: Any, config: Any, attention: str, **given: Tensor) -> Made:
 
 
 def causal(config: Any, model: Any, **sizes: Any) -> Maker:
-    """One that predicts the next word of its input."""
+    """A model that predicts the next word of its input."""
     return lambda attention: made(
         model, config(**sizes), attention, input_ids=(words := ids()), labels=words
     )
@@ -69,9 +69,9 @@ EXPERTS = {
     "moe_intermediate_size": 16,
     "output_router_logits": True,
 }
-"""With the loss that balances experts."""
+"""Models with the loss that balances experts."""
 GROUPS = {**DEEPSEEK, "n_routed_experts": 8, "n_group": 4, "topk_group": 2}
-"""Experts in groups, of which a router chooses some first."""
+"""Experts in groups. A router first chooses some groups."""
 T5 = {
     "vocab_size": WORDS,
     "d_model": 32,
@@ -151,8 +151,9 @@ LANGUAGE: Mapping[str, Maker] = {
 
 
 def padded(name: str) -> Maker:
-    """With texts of several lengths, padded on their left as for generation: what is padded comes
-    before all that a mask lets it see, and has no key. Its words count in the loss all the same."""
+    """A model of texts of several lengths, padded on the left as for generation. The padding comes
+    before all that its mask lets it attend to, so it has no key. Its words count in the loss all
+    the same."""
 
     def make(attention: str) -> Made:
         module, given = LANGUAGE[name](attention)
@@ -167,7 +168,7 @@ PADDED: Mapping[str, Maker] = {name: padded(name) for name in ("gpt2", "llama")}
 
 
 def ignoring(name: str) -> Maker:
-    """With labels that do not count: those of a part of the words, another one in each text."""
+    """A model with labels that do not count: those of some words, different ones in each text."""
 
     def make(attention: str) -> Made:
         module, given = LANGUAGE[name](attention)

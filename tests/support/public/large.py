@@ -11,7 +11,7 @@ from torch.nn import functional as f
 
 
 class Classified(nn.Module):
-    """Cross entropy of what a model returns."""
+    """Cross entropy of the output of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Classified(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions after group norms; the time is added between them."""
+    """Two convolutions after group norms. The time is added between them."""
 
     def __init__(self, channels: int, out: int, time: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Residual(nn.Module):
 
 
 class Attention(nn.Module):
-    """Of places to places, or of places to words."""
+    """Attention of places to places, or of places to words."""
 
     def __init__(self, width: int, read: int, heads: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Transformer(nn.Module):
 
 
 class Level(nn.Module):
-    """A residual block, and attention where the images are small enough."""
+    """A residual block, and attention if the images are small enough."""
 
     def __init__(self, channels: int, out: int, time: int, words: int | None) -> None:
         super().__init__()
@@ -87,7 +87,8 @@ class Level(nn.Module):
 
 
 class UNet(nn.Module):
-    """Of Stable Diffusion 1.5, with the loss of the noise that it finds (Rombach et al., 2022)."""
+    """The U-Net of Stable Diffusion 1.5, with the loss of the noise that it predicts (Rombach et
+    al., 2022)."""
 
     def __init__(
         self, widths: tuple[int, ...] = (320, 640, 1280, 1280), words: int = 768, steps: int = 1000
@@ -140,7 +141,7 @@ class UNet(nn.Module):
 
 
 def sines(step: Tensor, width: int) -> Tensor:
-    """Sines and cosines of numbers of steps."""
+    """Sines and cosines of step numbers."""
     numbers = torch.arange(width // 2, device=step.device)
     angle = step[:, None] * torch.exp(numbers * (-log(10_000) / (width // 2)))
     return torch.cat([angle.cos(), angle.sin()], 1)
@@ -161,7 +162,7 @@ class Language(nn.Module):
 
 
 class GraphNetwork(nn.Module):
-    """Means of neighbours, beside a node itself (GraphSAGE; Hamilton et al., 2017)."""
+    """Means of neighbours, added to the node itself (GraphSAGE; Hamilton et al., 2017)."""
 
     def __init__(self, widths: tuple[int, ...], classes: int) -> None:
         super().__init__()
@@ -185,7 +186,7 @@ CRITEO = (
     *(39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10),
     *(2208, 11938, 155, 4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36),
 )
-"""Rows of the tables, of at most 40 million each (MLPerf)."""
+"""Rows of the tables, at most 40 million each (MLPerf)."""
 
 
 class DLRM(nn.Module):

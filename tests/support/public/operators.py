@@ -1,7 +1,8 @@
-"""Torch's own list of its operators, with samples, each as a small model; and what becomes of it.
+"""Torch's own list of its operators with samples, each as a small model, and the outcome of its
+capture.
 
-The list is that of torch's tests. It asks for a package of which it needs a class of tests alone,
-which are not run here; where that is missing, the class is made.
+The list is the one of torch's tests. It needs a package for one class of tests alone, which do not
+run here. If the package is missing, the class is made.
 """
 
 from __future__ import annotations
@@ -34,21 +35,23 @@ ROUNDS = frozenset(
 )
 """Casts, which a comparison in double precision leaves out."""
 MOST_SAMPLES = 12
-"""Of which one is chosen."""
+"""The number of samples to choose one from."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an operator: ``kind``, and the functions that were kept or the line."""
+    """The outcome of an operator: ``kind``, and the functions that were kept whole or the error
+    line."""
 
     kind: str
-    """Captured as an ``equation`` alone, or ``batched`` or ``whole`` in parts; ``refused``;
-    ``not compared``; and what must not be: ``traceback`` or ``wrong``."""
+    """Captured as an ``equation`` alone, or with parts that are ``batched`` or ``whole``. Otherwise
+    ``refused`` or ``not compared``. The faults are ``traceback`` and ``wrong``."""
     detail: str = ""
 
 
-class One(nn.Module):
-    """An operator of parameters; the loss weighs the elements of its results with the input."""
+class SingleOperator(nn.Module):
+    """A model of one operator with parameters. The loss weighs the elements of its results with the
+    input."""
 
     def __init__(self, operator: Any, sample: Any) -> None:
         super().__init__()
@@ -65,12 +68,12 @@ class One(nn.Module):
             self.leaves.append(None if is_tensor else value)
 
     def results(self) -> list[Tensor]:
-        """Those that are real numbers, and the parts of complex ones."""
+        """The results that are real numbers, and the parts of complex ones."""
         tensors = dict((*self.named_parameters(), *self.named_buffers()))
         leaves = [tensors.get(f"t{i}", value) for i, value in enumerate(self.leaves)]
         first, args, kwargs = tree_unflatten(leaves, self.spec)
         if isinstance(first, Tensor) and first.is_floating_point():
-            first = first * 1.0  # so that it may be changed in place
+            first = first * 1.0  # so that the operator may change it in place
         flat = tree_flatten(self.operator(first, *args, **kwargs))[0]
         tensors = [t for t in flat if isinstance(t, Tensor)]
         real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
@@ -83,9 +86,9 @@ class One(nn.Module):
         return total
 
 
-def operators() -> Iterator[tuple[str, One, int]]:
-    """Those of one tensor or more that have gradients: a name, a model, and the most elements that
-    a result of it has."""
+def operators() -> Iterator[tuple[str, SingleOperator, int]]:
+    """The operators of one tensor or more that have gradients: a name, a model, and the largest
+    number of elements of its results."""
     if find_spec("expecttest") is None and "expecttest" not in sys.modules:
         made = ModuleType("expecttest")
         vars(made)["TestCase"] = TestCase
@@ -100,19 +103,19 @@ def operators() -> Iterator[tuple[str, One, int]]:
             yield operator.full_name, *sample
 
 
-def _largest(operator: Any) -> tuple[One, int] | None:
-    """The model of the largest of the first samples, none of whose tensors is empty."""
-    best: tuple[int, One, int] | None = None
+def _largest(operator: Any) -> tuple[SingleOperator, int] | None:
+    """The model of the largest of the first samples without empty tensors."""
+    best: tuple[int, SingleOperator, int] | None = None
     samples = operator.sample_inputs("cpu", torch.float64, requires_grad=False)
     for _, sample in zip(range(MOST_SAMPLES), samples, strict=False):
-        module = One(operator, sample)
+        module = SingleOperator(operator, sample)
         state = (*module.parameters(), *module.buffers())
         if not all(tensor.numel() for tensor in state):
             continue
         try:
             results = module.results()
         except (RuntimeError, TypeError, ValueError, IndexError):
-            continue  # a sample that is not to be called so
+            continue  # a sample that must not be called like this
         if not any(result.requires_grad and result.numel() for result in results):
             continue
         size = sum(tensor.numel() for tensor in state)
@@ -121,8 +124,8 @@ def _largest(operator: Any) -> tuple[One, int] | None:
     return None if best is None else best[1:]
 
 
-def outcome(module: One, most: int) -> Outcome:
-    """What becomes of a model."""
+def outcome(module: SingleOperator, most: int) -> Outcome:
+    """The outcome of the capture of a model."""
     example = (torch.randn(most, dtype=torch.float64),)
     try:
         captured = capture(module, example)

@@ -11,7 +11,7 @@ SAMPLES, WORDS = 4, 24
 
 
 class Block(nn.Module):
-    """Two convolutions around group norms, with a way past them."""
+    """Two convolutions around group norms, with a residual connection."""
 
     def __init__(self, channels: int, out: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Block(nn.Module):
 
 
 class UNet(nn.Module):
-    """A diffusion model's: down, attention over places, and up with what was skipped."""
+    """The U-Net of a diffusion model: down, attention over places, and up with skip connections."""
 
     def __init__(self) -> None:
         super().__init__()

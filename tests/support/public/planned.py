@@ -1,4 +1,4 @@
-"""Plans of public models for a real machine, and what is said about each in the docs."""
+"""Plans of public models for a real machine, and their figures in the docs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from time import process_time
 from typing import Any
 
-from support.public.calls import Public
+from support.public.calls import PublicModel
 
 import unity
 from pcg.capture import Captured
@@ -18,16 +18,16 @@ from pcg.graph.opaque import Batched, Opaque
 from unity import PlannedModel
 
 MOST = 0.01
-"""Of the step, that a function may take which is kept whole."""
+"""The share of a step that functions kept whole may take."""
 
 
 @dataclass(frozen=True)
-class Gained:
-    """What a plan is worth. ``seconds``: of the processor, for the capture of the whole batch, the
-    rules and the search; ``gain``: how many times as fast as data parallelism, where that was
-    priced; ``shares`` of the step, by the name of a function that is kept whole; ``is_data_fit``:
-    whether a data-parallel plan fits, where that was asked; ``problem``: why there is no plan;
-    ``stop``: why the search ended."""
+class Gain:
+    """The gain of a plan. ``seconds``: processor seconds of the capture of the whole batch, the
+    rules and the search. ``gain``: the speed relative to data parallelism, if that was priced.
+    ``shares`` of the step, by the name of a function that is kept whole. ``is_data_fit``: whether a
+    data-parallel plan fits, if that was asked. ``problem``: why there is no plan. ``stop``: why the
+    search ended."""
 
     seconds: float
     gain: float | None
@@ -38,14 +38,14 @@ class Gained:
 
     @property
     def holds(self) -> bool:
-        """Whether the plan is as fast as data parallelism, and little of it is kept whole; a budget
-        that ends before that is priced shows nothing."""
+        """Whether the plan is as fast as data parallelism, and functions kept whole take little of
+        it. False if the budget ended before data parallelism was priced."""
         good = self.gain is not None and self.gain >= 1.0
         return good and all(share <= MOST for share in self.shares.values())
 
     @property
     def text(self) -> str:
-        """The gain, rounded down: what is slower never looks as fast."""
+        """The gain, rounded down, so that a slower plan never looks as fast."""
         if self.problem:
             return self.problem
         gain = "not priced" if self.gain is None else f"{int(self.gain * 1000) / 1000:.3f}"
@@ -56,8 +56,8 @@ class Gained:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table in the docs. ``capture``: seconds of the processor; ``whole``: how often
-    each function that is kept whole is called; ``gained``: by the number of nodes."""
+    """A line of the table in the docs. ``capture``: processor seconds. ``whole``: the number of
+    calls of each function that is kept whole. ``gained``: by the number of nodes."""
 
     name: str
     attention: str
@@ -65,7 +65,7 @@ class Row:
     batched: int
     whole: Mapping[str, int]
     capture: float
-    gained: Mapping[str, Gained]
+    gained: Mapping[str, Gain]
 
     @property
     def holds(self) -> bool:
@@ -80,7 +80,7 @@ class Row:
         return line(*begin, f"{self.capture:.1f}", *(cell for plan in plans for cell in plan))
 
     @property
-    def all(self) -> list[Gained]:
+    def all(self) -> list[Gain]:
         return list(self.gained.values())
 
 
@@ -98,7 +98,7 @@ def headings(nodes: tuple[int, ...]) -> str:
 
 
 def planned(
-    public: Public, nodes: int, budget: float, precision: str = "fp32", planner: str = "joint"
+    public: PublicModel, nodes: int, budget: float, precision: str = "fp32", planner: str = "joint"
 ) -> PlannedModel:
     """The plan for some nodes of eight A100."""
     return unity.optimize(
@@ -115,22 +115,22 @@ def planned(
     )
 
 
-def gained(public: Public, nodes: int, budget: float, precision: str = "fp32") -> Gained:
-    """The plan, and what it took to make it. Raises NegativeAnswer where none fits."""
+def gained(public: PublicModel, nodes: int, budget: float, precision: str = "fp32") -> Gain:
+    """The plan, and the seconds of its making. Raises NegativeAnswer if no plan fits."""
     begin = process_time()
     made = planned(public, nodes, budget, precision)
     shares = {_short(kept.function): kept.share for kept in made.answer.whole}
     stop = made.planned.report.stop
-    return Gained(process_time() - begin, made.speedup, shares, stop=stop)
+    return Gain(process_time() - begin, made.speedup, shares, stop=stop)
 
 
-def gained_or_not(public: Public, nodes: int, budget: float, precision: str) -> Gained:
-    """The same of a model that may be too large for data parallelism, or for the machine."""
+def gained_or_not(public: PublicModel, nodes: int, budget: float, precision: str) -> Gain:
+    """The same for a model that may be too large for data parallelism, or for the machine."""
     begin = process_time()
     try:
         gain = gained(public, nodes, budget, precision)
     except NegativeAnswer as error:
-        return Gained(process_time() - begin, None, {}, problem=str(error))
+        return Gain(process_time() - begin, None, {}, problem=str(error))
     try:
         planned(public, nodes, budget, precision, "data-parallel")
     except NegativeAnswer:
@@ -139,9 +139,9 @@ def gained_or_not(public: Public, nodes: int, budget: float, precision: str) -> 
 
 
 def row(
-    name: str, attention: str, captured: Captured, seconds: float, plans: Mapping[str, Gained]
+    name: str, attention: str, captured: Captured, seconds: float, plans: Mapping[str, Gain]
 ) -> Row:
-    """What is said of a model."""
+    """The line of a model."""
     operators = captured.graph.operators
     batched = sum(isinstance(_function(node), Batched) for node in operators)
     functions = map(_function, operators)
@@ -151,13 +151,13 @@ def row(
 
 
 def as_data(row: Row) -> dict[str, Any]:
-    """For a file of results."""
+    """The line as data for a file of results."""
     return asdict(row)
 
 
 def from_data(data: Mapping[str, Any]) -> Row:
-    """What such a file says."""
-    plans = {nodes: Gained(**made) for nodes, made in data["gained"].items()}
+    """The line from the data of such a file."""
+    plans = {nodes: Gain(**made) for nodes, made in data["gained"].items()}
     given: dict[str, Any] = {**data, "gained": plans}
     return Row(**given)
 

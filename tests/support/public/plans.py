@@ -1,4 +1,4 @@
-"""Plans that cut a tiny model for real, each in a way of its own."""
+"""Plans that cut a tiny model, each in a different way."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from substitutions.rules.store import load_library
 from unity.support.planners import SearchOptions, planner_of
 
 MACHINE = str(ROOT / "tests" / "data" / "two-devices.toml")
-"""Its links are so fast that a small model is cut."""
+"""A machine with links so fast that a small model is cut."""
 BUDGET = 15.0
 
 
 @dataclass(frozen=True)
-class Way:
-    """A planner, and what it may cut; everything without that."""
+class PlanKind:
+    """A planner, and what it may cut. All dimensions if none are given."""
 
     planner: str
     dimensions: frozenset[IndexRole] | None = None
     mode: Mode = Mode.PARALLEL
 
 
-WAYS: Mapping[str, Way] = {
-    "data": Way("data-parallel"),
-    "zero": Way("zero"),
-    "tensor": Way("joint", frozenset(IndexRole) - {IndexRole.DATA, IndexRole.PIPELINE}),
-    "joint": Way("joint", mode=Mode.JOINT),
-    "pipeline": Way("pipeline"),
+WAYS: Mapping[str, PlanKind] = {
+    "data": PlanKind("data-parallel"),
+    "zero": PlanKind("zero"),
+    "tensor": PlanKind("joint", frozenset(IndexRole) - {IndexRole.DATA, IndexRole.PIPELINE}),
+    "joint": PlanKind("joint", mode=Mode.JOINT),
+    "pipeline": PlanKind("pipeline"),
 }
 
 
 def plan_of(subject: Subject, way: str) -> Plan:
-    """The plan of a way, for ``RANKS`` devices; its batch norms are those of the whole batch."""
+    """The plan of a way, for ``RANKS`` devices. Its batch norms are over the whole batch."""
     asked, library = WAYS[way], load_library()
     machine = load_machine(MACHINE).with_nodes(RANKS // 2)
     planner = planner_of(

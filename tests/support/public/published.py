@@ -1,7 +1,7 @@
 """Public models at their published sizes, without weights, with batches as people train them.
 
-Sizes are those of the configurations that the authors published; a comment says which batch a
-device has. A package is loaded when one of its models is made, so that each may be missing.
+Sizes are those of the configurations that the authors published. A comment states the batch of a
+device. A package is loaded when one of its models is made, so any package may be missing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from support.public.calls import Public
+from support.public.calls import PublicModel
 from support.public.large import DLRM, Classified, GraphNetwork, Language, UNet
 from torch import Tensor
 
@@ -25,16 +25,16 @@ def words(samples: int, length: int) -> Tensor:
     return torch.zeros(samples, length, dtype=torch.long)
 
 
-def of_transformers(name: str, sizes: Sizes, given: Callable[[], Any], head: str) -> Public:
+def of_transformers(name: str, sizes: Sizes, given: Callable[[], Any], head: str) -> PublicModel:
     """A model of ``transformers`` by the name of its configuration, with its own loss."""
     home: Any = import_module("transformers")
     config = getattr(home, f"{name}Config")(**sizes)
     config.use_cache = False
-    return Public(getattr(home, f"{name}{head}")(config), given())
+    return PublicModel(getattr(home, f"{name}{head}")(config), given())
 
 
 def text(name: str, samples: int, length: int, head: str = "ForCausalLM", **sizes: Any) -> Any:
-    """A model of words that reads ``samples`` texts of ``length`` words on each device."""
+    """A model of words with ``samples`` texts of ``length`` words on each device."""
 
     def given() -> Any:
         return {"input_ids": (ids := words(samples, length)), "labels": ids}
@@ -43,7 +43,7 @@ def text(name: str, samples: int, length: int, head: str = "ForCausalLM", **size
 
 
 def pairs(name: str, samples: int, lengths: tuple[int, int], **sizes: Any) -> Any:
-    """One that reads texts of one length and writes texts of another."""
+    """A model that reads texts of one length and writes texts of another."""
 
     def given() -> Any:
         read, written = lengths
@@ -53,7 +53,7 @@ def pairs(name: str, samples: int, lengths: tuple[int, int], **sizes: Any) -> An
 
 
 def image(name: str, samples: int, **sizes: Any) -> Any:
-    """One that says which of 1,000 things an image of 224 x 224 shows."""
+    """A model that classifies images of 224 x 224 into 1,000 classes."""
 
     def given() -> Any:
         labels = torch.zeros(samples, dtype=torch.long)
@@ -63,7 +63,7 @@ def image(name: str, samples: int, **sizes: Any) -> Any:
     return lambda: of_transformers(name, numbered, given, "ForImageClassification")
 
 
-def clip() -> Public:
+def clip() -> PublicModel:
     """CLIP's ViT-L/14: 64 pairs of an image and a text."""
     home: Any = import_module("transformers")
     text = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
@@ -81,10 +81,10 @@ def clip() -> Public:
             return super().forward(pixel_values=pixel_values, input_ids=input_ids, return_loss=True)
 
     given = {"pixel_values": torch.zeros(64, 3, 224, 224), "input_ids": words(64, 77)}
-    return Public(Paired(config), given)
+    return PublicModel(Paired(config), given)
 
 
-def whisper() -> Public:
+def whisper() -> PublicModel:
     """Whisper large v3: 8 sounds of 30 seconds, and 448 words of each."""
     home: Any = import_module("transformers")
     layers = {f"{part}_layers": 32 for part in ("encoder", "decoder")}
@@ -93,38 +93,39 @@ def whisper() -> Public:
     config = home.WhisperConfig(d_model=1280, num_mel_bins=128, vocab_size=51866, **layers)
     config.use_cache = False
     given = {"input_features": torch.zeros(8, 128, 3000), "labels": words(8, 448)}
-    return Public(home.WhisperForConditionalGeneration(config), given)
+    return PublicModel(home.WhisperForConditionalGeneration(config), given)
 
 
-def of_torchvision(name: str, samples: int, size: int) -> Public:
+def of_torchvision(name: str, samples: int, size: int) -> PublicModel:
     """A model by its name in ``torchvision``, with cross entropy."""
     home: Any = import_module("torchvision.models")
     labels = torch.zeros(samples, dtype=torch.long)
     model = Classified(getattr(home, name)(weights=None).train())
-    return Public(model, (torch.zeros(samples, 3, size, size), labels))
+    return PublicModel(model, (torch.zeros(samples, 3, size, size), labels))
 
 
-def u_net() -> Public:
-    """Of Stable Diffusion 1.5: 8 images of 512 x 512, each with 77 words."""
+def u_net() -> PublicModel:
+    """The U-Net of Stable Diffusion 1.5: 8 images of 512 x 512, each with 77 words."""
     times = torch.zeros(8, dtype=torch.long)
-    return Public(UNet(), (torch.zeros(8, 4, 64, 64), times, torch.zeros(8, 77, 768)))
+    return PublicModel(UNet(), (torch.zeros(8, 4, 64, 64), times, torch.zeros(8, 77, 768)))
 
 
-def lstm() -> Public:
+def lstm() -> PublicModel:
     """The large model of Zaremba et al. (2014): 20 texts of 35 words."""
-    return Public(Language(10_000, 1500), (words(20, 36),))
+    return PublicModel(Language(10_000, 1500), (words(20, 36),))
 
 
-def graph_network() -> Public:
-    """Of ogbn-arxiv, with 1 node more and 29 edges, so that 32 divides both; a whole graph."""
+def graph_network() -> PublicModel:
+    """A graph network for ogbn-arxiv, with 1 node and 29 edges more, so that 32 divides both. The
+    batch is the whole graph."""
     nodes, edges = 169_344, 1_166_272
     given = (torch.zeros(nodes, 128), words(2, edges), torch.zeros(nodes, dtype=torch.long))
-    return Public(GraphNetwork((128, 256, 256), 40), given, nodes)
+    return PublicModel(GraphNetwork((128, 256, 256), 40), given, nodes)
 
 
-def recommender() -> Public:
-    """Of MLPerf, for the clicks of Criteo: 8,192 samples."""
-    return Public(DLRM(), (torch.zeros(8192, 13), words(8192, 26), torch.zeros(8192)))
+def recommender() -> PublicModel:
+    """The recommender of MLPerf, for the clicks of Criteo: 8,192 samples."""
+    return PublicModel(DLRM(), (torch.zeros(8192, 13), words(8192, 26), torch.zeros(8192)))
 
 
 GPT: Mapping[str, Sizes] = {
@@ -158,7 +159,7 @@ LITE: Sizes = {
     "v_head_dim": 128,
     "vocab_size": 102_400,
 }
-"""DeepSeek-V2-Lite."""
+"""The configuration of DeepSeek-V2-Lite."""
 QWEN2: Sizes = {
     "hidden_size": 3584,
     "intermediate_size": 18_944,
@@ -187,7 +188,7 @@ T5: Sizes = {"d_model": 1024, "d_ff": 4096, "num_layers": 24, "num_heads": 16}
 SWIN: Sizes = {"embed_dim": 128, "depths": [2, 2, 18, 2], "num_heads": [4, 8, 16, 32]}
 ROBERTA: Sizes = {**LARGE, "vocab_size": 50_265, "max_position_embeddings": 514}
 
-PUBLISHED: Mapping[str, Mapping[str, Callable[[], Public]]] = {
+PUBLISHED: Mapping[str, Mapping[str, Callable[[], PublicModel]]] = {
     "transformers": {
         **{
             name: text("GPT2", 4 if name == "gpt2-xl" else 8, 1024, "LMHeadModel", **own)
@@ -229,11 +230,11 @@ PUBLISHED: Mapping[str, Mapping[str, Callable[[], Public]]] = {
         )
     },
 }
-"""By package. Samples, lengths and sizes of images are those of one device."""
+"""The models by package. Samples, lengths and sizes of images are those of one device."""
 
 
-def published(name: str) -> Public:
-    """The model of a name, on the meta device. Raises KeyError for others."""
+def published(name: str) -> PublicModel:
+    """The model of a name, on the meta device. Raises KeyError for other names."""
     matching = [models[name] for models in PUBLISHED.values() if name in models]
     if not matching:
         raise KeyError(name)
@@ -242,7 +243,7 @@ def published(name: str) -> Public:
 
 
 def names_of(given: Sequence[str]) -> Iterator[str]:
-    """The models of names and packages; all that are installed where nothing is given."""
+    """The models of the given names and packages. All that are installed if nothing is given."""
     installed = [name for name in PUBLISHED if name == "others" or find_spec(name)]
     for name in given or installed:
         yield from PUBLISHED.get(name, (name,))

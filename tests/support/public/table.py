@@ -1,4 +1,4 @@
-"""A table of public models, a line a process: resumable, and never stopped by one model."""
+"""A table of public models, one line a process. It can be resumed, and no model stops it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pcg.errors import UnityError
 
 @dataclass(frozen=True)
 class Table:
-    """What a script prints. ``script``: its path, which measures one model with ``--alone``;
-    ``given``: the arguments of its command."""
+    """The table that a script prints. ``script``: its path, which measures one model with
+    ``--alone``. ``given``: the arguments of its command."""
 
     script: str
     given: argparse.Namespace
 
     def printed(self, models: Iterable[tuple[str, str]]) -> bool:
-        """Print a line for each model and way to compute attention; whether all keep the
+        """Print a line for each model and way to compute attention. Returns whether all keep the
         promises."""
         print(headings(tuple(self.given.nodes)), flush=True)
         passes = [self._shown(name, attention) for name, attention in models]
@@ -41,7 +41,7 @@ class Table:
         return row.holds
 
     def _earlier(self, name: str, attention: str) -> Row | None:
-        """The line in the file of results, where it has these numbers of nodes."""
+        """The line in the file of results, if it has these numbers of nodes."""
         results: Path | None = self.given.results
         if results is None or not results.exists():
             return None
@@ -73,7 +73,7 @@ class Table:
 
 
 def arguments(budget: float, limit: float) -> argparse.ArgumentParser:
-    """The options of every such script, with its own limits."""
+    """The options of every such script, with its own defaults."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", help="models, packages or PACKAGE/MODEL")
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 4])

@@ -1,7 +1,7 @@
 """Train a public model by a plan on several processes, and by torch alone, from the same start.
 
-Both have the same weights, batches and random numbers, in double precision: those of dropout are
-the plan's, which the module is given in the place of torch's own.
+Both have the same weights, batches and random numbers, in double precision. The random numbers of
+dropout are the plan's. The module is given these in place of torch's own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from support.public.calls import Public
+from support.public.calls import PublicModel
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
@@ -34,14 +34,15 @@ from unity.api.losses import LossSource, returned_loss, with_loss
 
 STEPS, RANKS, SEED = 3, 4, 0
 TIMES = 4
-"""The whole batch is so many times that of the example."""
+"""The whole batch is this many times the batch of the example."""
 OPTIMIZERS: Mapping[str, Callable[[Iterable[Tensor]], Optimizer]] = {
     "sgd": lambda parameters: SGD(parameters, lr=0.05, momentum=0.9),
-    # A gradient that is 0 but for rounding, as that of a bias before a softmax, has to stay small.
+    # A gradient that is 0 except for rounding, like that of a bias before a softmax, has to stay
+    # small.
     "adam": lambda parameters: Adam(parameters, lr=0.01, eps=1e-4),
 }
 TIMEOUT = timedelta(seconds=120)
-"""Long, for other work may slow the computer down; only what hangs takes it."""
+"""Long, because other work may slow the computer down. Only a run that hangs takes it."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,12 @@ class Subject:
     captured: Captured
 
     def loss(self, module: nn.Module, step: int) -> Callable[[], Any]:
-        """What takes the batch of a step forward."""
+        """A function that runs the forward pass on the batch of a step."""
         bound, _ = self.call.with_tensors(tuple(batch_of(self.call, step).values()))
         return lambda: module(*bound.args, **bound.kwargs)
 
 
-def subject_of(public: Public) -> Subject:
+def subject_of(public: PublicModel) -> Subject:
     """Capture a public model."""
     module, given = copy.deepcopy(public.module).double(), public.inputs
     args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
@@ -69,8 +70,8 @@ def subject_of(public: Public) -> Subject:
 
 
 def batch_of(call: ModuleCall, step: int) -> dict[str, Tensor]:
-    """The whole batch of a step: real numbers are drawn, others are those of the example, and masks
-    are those of its samples."""
+    """The whole batch of a step. Real numbers are drawn. Other numbers are those of the example,
+    and masks are those of its samples."""
     generator = torch.Generator().manual_seed(step)
     own = next(iter(call.tensors.values())).shape[0]
 
@@ -80,7 +81,7 @@ def batch_of(call: ModuleCall, step: int) -> dict[str, Tensor]:
         if example.is_floating_point():
             return torch.randn(shape, dtype=torch.float64, generator=generator)
         if name.endswith("_mask"):
-            # Ones after zeros stay that.
+            # A mask of ones after zeros keeps this form.
             return example[torch.randint(first, shape[:1], generator=generator)]
         places = torch.randint(example.numel(), shape, generator=generator)
         return example.flatten()[places]
@@ -90,7 +91,7 @@ def batch_of(call: ModuleCall, step: int) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Piece:
-    """A rank's part of a tensor of the module: where it lies, in its own order of dimensions."""
+    """A rank's part of a tensor of the module: its place, in the module's order of dimensions."""
 
     name: str
     region: tuple[tuple[int, int], ...]
@@ -99,7 +100,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training finds. ``gradients``: by step, of all ranks; ``state``: the module's."""
+    """The results of training. ``gradients``: by step, of all ranks. ``state``: the state of the
+    module."""
 
     losses: list[float]
     gradients: list[list[Piece]]
@@ -107,14 +109,14 @@ class Trained:
 
 
 def _normals(leaf: Leaf, step: int) -> Tensor:
-    """What stands for what an input draws in a step: for the ones of a mask a number below all
-    others, and for its zeros one above."""
+    """The normal numbers that stand for the drawn ones of an input in a step: for the ones of a
+    mask a number below all others, and for its zeros one above."""
     drawn = input_batch(leaf, SEED, step)
     return drawn if leaf.share is None else torch.where(drawn != 0, -torch.inf, torch.inf).double()
 
 
 def eagerly(subject: Subject, optimizer: str) -> Trained:
-    """Trained by torch alone."""
+    """Train by torch alone."""
     module, made = copy.deepcopy(subject.module), subject.captured
     leaves = {node.leaf.name: node.leaf for node in made.graph.leaves}
 
@@ -129,7 +131,7 @@ def eagerly(subject: Subject, optimizer: str) -> Trained:
     def pieces() -> list[Piece]:
         for name, parameter in module.named_parameters():
             if name in experts and parameter.grad is None:
-                # The one that no word came to has a part of its stack's gradient.
+                # An expert that no word reached has a part of the gradient of its stack.
                 parameter.grad = torch.zeros_like(parameter)
         given = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
         whole = {n: tuple((0, size) for size in grad.shape) for n, grad in given.items()}
@@ -144,7 +146,7 @@ def _trained(
     pieces: Callable[[], list[Piece]],
     optimizer: str,
 ) -> Trained:
-    """A loop of one's own."""
+    """Train in a plain loop."""
     update = OPTIMIZERS[optimizer](module.parameters())
     losses: list[float] = []
     by_rank: list[list[Piece]] = []
@@ -159,7 +161,7 @@ def _trained(
 
 
 def _replayed(module: nn.Module, loss: Callable[[], Any], normals: list[Tensor]) -> Any:
-    """What a module returns with these random numbers, its buffers updated once."""
+    """The output of a module with these random numbers, with its buffers updated once."""
     before = [buffer.clone() for buffer in module.buffers()]
     try:
         with Replay(normals) as draws:
@@ -179,7 +181,7 @@ def _replayed(module: nn.Module, loss: Callable[[], Any], normals: list[Tensor])
 
 
 def by_plan(subject: Subject, plan: Plan, optimizer: str) -> list[Trained]:
-    """Trained by a plan on as many processes, by rank. Raises AssertionError where one fails."""
+    """Train by a plan on as many processes; results by rank. Raises AssertionError if one fails."""
     context = get_context("fork")
     with TemporaryDirectory() as folder:
         work = (subject, plan, optimizer, Path(folder))
@@ -210,7 +212,7 @@ def _read(path: Path) -> Trained:
 
 
 def on_rank(subject: Subject, plan: Plan, optimizer: str) -> Trained:
-    """Trained by a plan as one rank of the default process group."""
+    """Train by a plan as one rank of the default process group."""
     model = unity.parallelize(subject.module, plan, seed=SEED)
     own = model._own  # pyright: ignore[reportPrivateUsage]
 
@@ -241,8 +243,8 @@ def on_rank(subject: Subject, plan: Plan, optimizer: str) -> Trained:
 
 def difference(ranks: list[Trained], alone: Trained) -> float:
     """The largest difference of losses, gradients and weights, relative to the largest loss,
-    gradient of the step and weight. Raises AssertionError where a gradient is missing, or whole
-    numbers of the state differ, as the batches that a batch norm has counted."""
+    gradient of the step and weight. Raises AssertionError if a gradient is missing, or if integers
+    of the state differ, such as the number of batches that a batch norm has counted."""
     distances: list[float] = []
     for step, whole in enumerate(alone.gradients):
         by_name = {piece.name: piece.values for piece in whole}
@@ -263,7 +265,7 @@ def difference(ranks: list[Trained], alone: Trained) -> float:
         others = alone.state.keys() - numbers.keys()
         unequal = [n for n in others if not torch.equal(rank.state[n], alone.state[n])]
         assert not unequal, f"{unequal} differ"
-    # Not Python's max, which would drop a NaN.
+    # Python's max would drop a NaN.
     return torch.tensor(distances).max().item()
 
 

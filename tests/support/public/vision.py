@@ -14,7 +14,7 @@ CLASSES = 10
 
 
 def classifier(config: Any, model: Any, **sizes: Any) -> Maker:
-    """One that says what an image shows."""
+    """A model that classifies images."""
 
     def make(attention: str) -> Made:
         return made(
@@ -29,7 +29,7 @@ def classifier(config: Any, model: Any, **sizes: Any) -> Maker:
 
 
 class Paired(t.CLIPModel):
-    """With its loss asked for."""
+    """A model of pairs that is asked for its loss."""
 
     def forward(self, pixel_values: Any, input_ids: Any) -> Any:
         return super().forward(pixel_values=pixel_values, input_ids=input_ids, return_loss=True)

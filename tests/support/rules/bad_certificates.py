@@ -1,5 +1,5 @@
-"""What an adversary writes into certificates, each with the true one it is made from and what is
-said of it."""
+"""Changes that an adversary makes to certificates, each with the true certificate that it starts
+from and the expected message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def equal(symbol: str) -> Callable[[Content], None]:
 
 
 def operator(**fields: object) -> Callable[[Content], None]:
-    """Change the last of the operators, one that computes."""
+    """Change the last of the operators that compute."""
     return lambda content: content["operators"][-1].update(fields)
 
 
@@ -149,7 +149,7 @@ BAD: dict[str, tuple[str, Callable[[Content], object], str]] = {
     "a degree of 1": ("cut", text("degree=k", "degree=1", "right"), ""),
     "a start of 10**17": ("part", both("start=a", f"start={10**17}"), "start is more"),
     "a factor without end": ("scale", text("factor=c", "factor=1e999"), ""),
-    # What is claimed
+    # The claim
     "other conditions of types": ("cut", put("types", "0" * 24), "types is not the one"),
     "a typing that there is not": ("cut", put("typings", [4_000, 0]), "no typing number 4000"),
     "a negative typing": ("cut", put("typings", [-1, 0]), "typings"),

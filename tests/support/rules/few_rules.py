@@ -1,4 +1,4 @@
-"""A small library with rules of every kind, for the tests of what is made of libraries."""
+"""A small library with rules of every kind, for the tests of files that are made of libraries."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ GIVEN: tuple[tuple[str, Family, dict[str, int], str, str, tuple[str, ...]], ...]
 
 
 def few_rules() -> tuple[Rule, ...]:
-    """Rules that hold, the last as if it followed from others in two steps."""
+    """Rules that hold. The last one is marked as if it followed from others in two steps."""
     rules: list[Rule] = []
     for name, family, inputs, left, right, conditions in GIVEN:
         rule = parse_rule(name, inputs, left, right)
@@ -81,6 +81,6 @@ def few_rules() -> tuple[Rule, ...]:
 
 
 def few() -> LibraryFile:
-    """A library of them."""
+    """A library of these rules."""
     proof = ProofFile(side_conditions=3, digest="0123456789abcdef", degrees={})
     return library_of([rule_file(rule, proof) for rule in few_rules()], max_ops=2)

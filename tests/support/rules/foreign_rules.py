@@ -22,7 +22,8 @@ def foreign_rule(name: str, left: list[Any], right: list[Any]) -> dict[str, Any]
 
 
 def foreign_file(path: Path) -> Path:
-    """One rule for any degree, one for the degree of its file, one that is false."""
+    """A file with one rule for any degree, one for the degree of its file, and one that is
+    false."""
     move = {"PARALLEL_DIM": 2, "PARALLEL_DEGREE": 2}
     relu = foreign_operator("RELU", (0,))
     any_degree = foreign_rule(

@@ -1,7 +1,8 @@
-"""Certificates as an adversary writes them: complete, consistent, and of anything at all.
+"""Certificates as an adversary writes them: complete, consistent, and for any claim at all.
 
-Every condition is listed with its script and every theorem is there, just as if a solver had found
-that none has a solution. So what is false is caught by solvers and by evaluation, or not at all.
+Every condition is listed with its script, and every theorem is there, just as if a solver had found
+that no condition has a solution. So solvers and evaluation have to catch a false claim, or nothing
+does.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ Content = dict[str, Any]
 
 
 def believed(condition: str) -> smt.Answer:
-    """A solver that finds no solution of anything."""
+    """A solver that never finds a solution."""
     return "unsat"
 
 
 @dataclass
 class Forgery:
-    """A certificate as JSON has it, and its scripts by name."""
+    """A certificate as JSON, and its scripts by name."""
 
     content: Content
     scripts: dict[str, str]
 
     def replace(self, old: str, new: str) -> None:
-        """Write another text into all conditions, each of which then has another name."""
+        """Replace a text in all conditions. Each of these then has another name."""
         names: dict[str, str] = {}
         for name, text in list(self.scripts.items()):
             condition = text.removeprefix(script_text("")[: len("(set-logic ALL)\n")])

@@ -1,8 +1,8 @@
-"""Rules by an adversary, with what has to be said of each.
+"""Rules by an adversary, with the expected verdicts of each.
 
 A line is ``verdicts | inputs | LEFT == RIGHT`` and perhaps ``| requires; requires``. The verdicts
-are those that are true of the rule: what is false is never ``proved``, and ``unknown`` stands where
-the answer may take more than the budget of a rule. ``FILES`` are refused as a whole, in one line.
+are the correct ones: a false rule is never ``proved``, and ``unknown`` is listed if the answer may
+take more than the budget of a rule. ``FILES`` are refused as a whole, in one line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from verifier.decide import Verdict
 REFUTED, PROVED, UNKNOWN = Verdict.REFUTED, Verdict.PROVED, Verdict.UNKNOWN
 VACUOUS, ILL_TYPED = Verdict.VACUOUS, Verdict.ILL_TYPED
 FALSE = frozenset({REFUTED, UNKNOWN})
-"""Of what has a counterexample, which may be beyond the shapes that are tried."""
+"""Verdicts of a rule with a counterexample, which may be beyond the shapes that are tried."""
 
 Expected = frozenset[Verdict]
 Rule = dict[str, Any]
@@ -46,7 +46,7 @@ HUGE = 10**18 - 1
 
 
 def nested(form: str, times: int, inner: str = "x") -> str:
-    """``inner`` within a form, again and again."""
+    """``inner`` within a form, repeatedly."""
     for _ in range(times):
         inner = form.format(inner)
     return inner
@@ -57,7 +57,7 @@ def _rule(left: str, right: str, requires: Any = (), **inputs: Any) -> Rule:
 
 
 def _captured() -> Iterator[tuple[Rule, Expected]]:
-    """The names of a proof's own symbols, as attributes and as inputs."""
+    """Rules whose attributes and inputs have the names of a proof's own symbols."""
     for name in INTERNAL:
         shifted = "slice(x, axis=0, start={}+{}, size=h)"
         yield _rule(shifted.format(name, 1), shifted.format(name, 2), x=1), FALSE
@@ -72,7 +72,7 @@ def _captured() -> Iterator[tuple[Rule, Expected]]:
 
 
 def _sizes() -> Iterator[tuple[Rule, Expected]]:
-    """Sizes that are 0, 1, prime, negative, equal and contradicting."""
+    """Sizes that are 0, 1, prime, negative, equal or contradictory."""
     piece = "slice(x, axis=0, start={}, size={})"
     yield _rule(piece.format(0, "|x.0|"), "x", x=1), frozenset({PROVED})
     yield _rule(piece.format("a", "|x.0|"), "x", x=1), FALSE
@@ -113,7 +113,7 @@ def _sizes() -> Iterator[tuple[Rule, Expected]]:
 
 
 def _functions() -> Iterator[tuple[Rule, Expected]]:
-    """What holds for some numbers only: positive, finite, not empty."""
+    """Rules that hold for some numbers only: positive, finite, or of tensors that are not empty."""
     yield _rule("scale(relu(x), factor=f)", "relu(scale(x, factor=f))", x=1), FALSE
     yield _rule("relu(scale(x, factor=f))", "scale(x, factor=f)", x=1), FALSE
     yield _rule("relu(scale(x, factor=-2.0))", "scale(relu(x), factor=-2.0)", x=1), FALSE
@@ -125,7 +125,7 @@ def _functions() -> Iterator[tuple[Rule, Expected]]:
     yield _rule("exp(log(x))", "x", x=1), FALSE
     yield _rule("divide(multiply(x, y), y)", "x", x=1, y=1), FALSE
     pooled = "max_pool2d(x, " + POOL.format("0") + ")"
-    # Of a window that lies outside, the maximum is minus infinity, and its exponential 0.
+    # The maximum of a window that lies outside is minus infinity, and its exponential is 0.
     ratio, one = f"divide(exp({pooled}), exp({pooled}))", f"relu({pooled})"
     yield _rule(ratio, f"exp(subtract({one}, {one}))", x=4), FALSE
     yield _rule(one, pooled, x=4), FALSE
@@ -142,7 +142,7 @@ def _functions() -> Iterator[tuple[Rule, Expected]]:
 
 
 def _sides() -> Iterator[tuple[Rule, Expected]]:
-    """Outputs twice, inputs as outputs, a concat of two for any degree, no size for both."""
+    """Outputs twice, inputs as outputs, a concat of two for any degree, and no size for both."""
     yield _rule("x, x", "x, x", x=1), frozenset({PROVED})
     yield _rule("relu(x), relu(x)", "relu(x), x", x=1), frozenset({REFUTED})
     yield _rule("x, relu(x)", "relu(x), x", x=1), frozenset({REFUTED})
@@ -159,7 +159,7 @@ def _sides() -> Iterator[tuple[Rule, Expected]]:
 
 
 def _large() -> Iterator[tuple[Rule, Expected]]:
-    """Much work for few letters. Sides that are written alike are equal at once."""
+    """Rules with much work for few letters. Sides that are written alike are equal at once."""
     alike = (
         (nested("softmax({}, axis=1)", 12), {"x": 2}),
         (nested("layer_norm({}, g, b, eps=0.1)", 5), {"x": 2, "g": 1, "b": 1}),
@@ -193,7 +193,7 @@ def _large() -> Iterator[tuple[Rule, Expected]]:
 
 
 def rules() -> list[tuple[Rule, Expected]]:
-    """All of them, by names of their own."""
+    """All rules, by names of their own."""
     actual = [*_captured(), *_sizes(), *_functions(), *_sides(), *_large()]
     return [
         ({"name": f"hostile {i}", **rule}, expected) for i, (rule, expected) in enumerate(actual)
@@ -248,7 +248,7 @@ OPERATORS: dict[str, tuple[str, str]] = {
     "exits": ('raise SystemExit(0)', ""),
     "nothing": ('x = 1', "declares no operator"),
 }  # fmt: skip
-"""Files of operators, each with what is said of it."""
+"""Files of operators, each with the expected message."""
 
 OWN_OPERATORS = """
 from pcg.types.operator import Operator

@@ -1,17 +1,18 @@
-"""Judges pairs of graphs by reference evaluation alone, and holds verdicts against that.
+"""Judge pairs of graphs by reference evaluation alone, and compare verdicts with that.
 
-A pair claims that both sides compute the same at all types of the inputs at which they are typed
-alike: an *instance* of it. Evaluation tells a pair from a true one where an instance has different
-values (``Judgement.VALUE``), in the prime field and in real numbers: ``relu(relu(x))`` differs from
-``relu(x)`` in the field only. It tells apart, too, a pair whose sides are typed but never alike in
-their degrees (``DEGREES``): a rewrite would change the type. Where not even the shapes are ever the
-same (``SHAPE``), or no types are met that both sides have (``UNTYPED``), nothing can be evaluated.
+A pair claims that both sides compute the same at all types of the inputs at which both sides have
+equal types. A pair at such types is an *instance*. Evaluation shows that a pair is false if an
+instance has different values (``Judgement.VALUE``), in the prime field and in real numbers:
+``relu(relu(x))`` differs from ``relu(x)`` in the field only. Evaluation also shows it for a pair
+whose sides have types, but never equal degrees (``DEGREES``): a rewrite would change the type. If
+not even the shapes are ever equal (``SHAPE``), or no types are found at which both sides have types
+(``UNTYPED``), nothing can be evaluated.
 
-Which types are tried is proposed by two generators. One guesses, and knows nothing of the verifier;
-the other solves the symbolic types (``degrees``), with seeds, sizes and degrees other
-than those of ``decide``. Either way, type inference on the concrete graphs has the last word.
+Two generators propose the types. One guesses, and knows nothing of the verifier. The other solves
+the symbolic types (``degrees``), with other seeds, sizes and degrees than ``decide``. In both cases
+type inference on the concrete graphs decides.
 
-How a verdict is held against a judgement (``examine``):
+Which verdicts are correct for a judgement (``examine``):
 
 - VALUE and DEGREES: refuted, and nothing else;
 - SHAPE and UNTYPED: anything but proved, for want of an instance. Ill-typed and vacuous are at home
@@ -55,17 +56,17 @@ from verifier.trusted.sizes.sizes import Sizes
 
 GUESSES = 12
 TRIES = (4, 2)
-"""Instances proposed after the guesses: how many degrees are set at random in each."""
+"""Instances proposed after the guesses: the numbers of degrees that are set at random in each."""
 MORE_TRIES = 6
-"""And how many more, of the fewest degrees, where none of these was met."""
+"""The number of further instances, with the fewest degrees, if none of these had types."""
 DRAWS = 8
-"""How many real inputs of an instance are tried once its sides differ in the field."""
+"""The number of real inputs of an instance that are tried if its sides differ in the field."""
 MAX_TASKS = 64
 MAX_ELEMENTS = 4096
 
 
 class Judgement(StrEnum):
-    """What evaluation says of a pair; the first that applies."""
+    """The result of evaluating a pair; the first that applies."""
 
     VALUE = "values differ"
     SAME = "same"
@@ -75,7 +76,7 @@ class Judgement(StrEnum):
 
 
 def distinguishes(left: Sequence[Value], right: Sequence[Value]) -> bool | None:
-    """Whether evaluation tells the sides apart; None where there is nothing to evaluate."""
+    """Whether evaluation shows that the sides differ. None if there is nothing to evaluate."""
     match judge(tuple(left), tuple(right)):
         case Judgement.VALUE | Judgement.DEGREES:
             return True
@@ -87,7 +88,7 @@ def distinguishes(left: Sequence[Value], right: Sequence[Value]) -> bool | None:
 
 @lru_cache(maxsize=1 << 16)
 def judge(left: Outputs, right: Outputs) -> Judgement:
-    """Evaluate a pair at a dozen types; always the same ones for the same pair."""
+    """Evaluate a pair at a dozen types, always the same ones for the same pair."""
     random = Random(f"{Graph(left).digest} {Graph(right).digest}")
     met = {Judgement.UNTYPED}
     for instance in _proposed(left, right, random):
@@ -99,14 +100,14 @@ def judge(left: Outputs, right: Outputs) -> Judgement:
 
 
 def _compare(instance: Instance, seed: int) -> Judgement:
-    """One instance. What is infinite or no number in real numbers is not held against a pair."""
+    """Compare one instance. Infinite values and NaN in real numbers do not count against a pair."""
     left = [value.type for value in instance.left.outputs]
     right = [value.type for value in instance.right.outputs]
     if left != right:
         alike = [t.shape for t in left] == [t.shape for t in right]
         return Judgement.DEGREES if alike else Judgement.SHAPE
-    # Of few elements, several draws: the relu of one is the identity for half of them, in the field
-    # too, where a maximum goes by some order.
+    # Several draws for few elements: the relu of one element is the identity for half of the draws,
+    # in the field too, where a maximum is by some order.
     fewest = min(t.elements for t in left)
     if all(agree(instance, seed + draw) for draw in range(1 + DRAWS // fewest)):
         return Judgement.SAME
@@ -119,7 +120,7 @@ def _compare(instance: Instance, seed: int) -> Judgement:
 
 
 def _close(left: Graph, right: Graph, leaves: Mapping[str, Any]) -> Iterator[bool]:
-    """Per output, whether all elements that are numbers on both sides are equal."""
+    """Whether all elements that are numbers on both sides are equal, for each output."""
     with np.errstate(all="ignore"):
         sides = [evaluate_shards(side, leaves, Reals()) for side in (left, right)]
         for values in zip(*sides, strict=True):
@@ -130,8 +131,8 @@ def _close(left: Graph, right: Graph, leaves: Mapping[str, Any]) -> Iterator[boo
 
 
 def _proposed(left: Outputs, right: Outputs, random: Random) -> Iterator[Instance]:
-    """Guesses, then types at which both sides are typed alike; where there are none, types at
-    which they are typed at all."""
+    """Guesses, then types at which both sides have equal types. If there are none, types at which
+    both sides have types at all."""
     for _ in range(GUESSES):
         if (instance := guess(left, right, random)) is not None:
             yield instance
@@ -160,12 +161,12 @@ def _typings(side: Outputs) -> tuple[Typing, ...]:
 def _unlike(
     left: Outputs, right: Outputs, sides: tuple[tuple[Typing, ...], ...], random: Random
 ) -> Iterator[Instance]:
-    """Types at which both sides are typed; of the same shapes, if there are such."""
+    """Types at which both sides have types, of equal shapes if possible."""
     for same in (True, False):
         sizes = _joint_sizes(left, right, same_shapes=same)
         for pins in (2, 0) if sizes is not None else ():
             a, b = (random.choice(side) for side in sides)
-            # Without outputs there is nothing in which the typings would have to agree.
+            # Without outputs there is nothing in which the types would have to agree.
             degrees = _degrees(replace(a, types=()), replace(b, types=()), random, pins)
             instance = _sized(left, right, sizes, degrees, random) if sizes and degrees else None
             if instance is not None:
@@ -187,7 +188,7 @@ def _joint_sizes(left: Outputs, right: Outputs, *, same_shapes: bool) -> Sizes |
 
 
 def guess(left: Outputs, right: Outputs, random: Random) -> Instance | None:
-    """Both sides at random types; None if a side is not typed there, as is most often so."""
+    """Both sides at random types. None if a side has no type there, which is most common."""
     nodes = both((left, right)).nodes
     values = _guessed_symbols(nodes, random)
     cuts = [v for s, v in values.items() if s in _symbols(nodes, "degree")] or [2]
@@ -254,14 +255,14 @@ def _typed(side: Outputs, leaves: Mapping[str, Node], values: Mapping[str, Any])
 
 @dataclass(frozen=True)
 class Finding:
-    """A pair's verdict held against evaluation."""
+    """A pair's verdict, compared with evaluation."""
 
     kind: str
     text: str
     verdict: str
     judgement: Judgement
     problem: str = ""
-    """What is wrong with the verdict; empty where it is in order."""
+    """The fault of the verdict. Empty if the verdict is correct."""
 
     def __str__(self) -> str:
         return f"{self.problem or 'in order'}: {self.text} ({self.kind})"
@@ -279,14 +280,14 @@ def examine(
     kind: str = "",
     operators: Mapping[str, Operator] = OPERATORS,
 ) -> Finding:
-    """Decide a pair and judge the verdict. Whatever is wrong becomes the finding's problem."""
+    """Decide a pair and judge the verdict. Any fault becomes the problem of the finding."""
     pair = (tuple(left), tuple(right))
     text = pair_text(*pair)
     judgement = judge(*pair)
     try:
         decision = decide(*pair)
         shown = decision.counterexample is None or holds(decision.counterexample, operators)
-    except Exception as error:  # What a verifier raises is a finding like any other.
+    except Exception as error:  # An exception of the verifier is a finding like any other.
         problem = f"raised {type(error).__name__}: {error}"
         return Finding(kind, text, "raised", judgement, problem)
     problem = _mismatch(decision.verdict, decision.reason, judgement)
@@ -302,8 +303,9 @@ def examine_mutants(
     most: int | None = None,
     jobs: int = 1,
 ) -> list[Finding]:
-    """Examine the mutants of pairs, such as those of a rule file: all or ``most`` of each, and each
-    once. A mutant that is one of the pairs is none. ``jobs`` processes share the work."""
+    """Examine the mutants of pairs, such as those of a rule file: all or ``most`` of each pair,
+    each mutant once. A mutant that equals one of the pairs is skipped. ``jobs`` processes share the
+    work."""
     seen = {pair_text(*pair) for pair in pairs}
     work: list[list[Mutant]] = []
     for pair in pairs:
@@ -319,12 +321,13 @@ def examine_mutants(
 
 
 def _mismatch(verdict: Verdict, reason: str, judgement: Judgement) -> str:
-    """What is wrong with a verdict, in the light of the judgement."""
+    """The fault of a verdict, given the judgement."""
     match judgement:
         case Judgement.VALUE:
             wrong = verdict is not Verdict.REFUTED
         case Judgement.DEGREES:
-            # Halos are part of a type, but no degree: where they are never equal, that is said.
+            # Halos are part of a type, but no degree. If they are never equal, the verdict states
+            # that.
             halos = verdict in (Verdict.VACUOUS, Verdict.ILL_TYPED) and (
                 "halo" in reason or reason.startswith("sizes")
             )
@@ -353,8 +356,8 @@ def holds(counterexample: Counterexample, operators: Mapping[str, Operator] = OP
 
 
 def table(findings: Iterable[Finding]) -> str:
-    """Counts by kind: how many mutants, how many of them evaluation tells apart, the verdicts, and
-    how many verdicts are wrong."""
+    """Counts by kind: the number of mutants, of those that evaluation shows to be false, of each
+    verdict, and of wrong verdicts."""
     rows: dict[str, Counter[str]] = {}
     columns = ("mutants", "apart", *(str(verdict) for verdict in Verdict), "raised", "wrong")
     for finding in findings:

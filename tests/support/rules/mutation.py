@@ -1,7 +1,7 @@
 """Mutants of a pair of graphs: all pairs that one small mistake would make of it.
 
-A verifier that takes a mutant for the rule that it came from is wrong, or the mutation happens to
-keep the rule true. ``judging`` tells the two apart by evaluation.
+If a mutant is proved, the verifier is wrong, or the mutation keeps the rule true. ``judging``
+decides between these by evaluation.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ SPREADING = ("partition", "replicate", "pipeline")
 GATHERING = ("combine", "reduce", "batch")
 """The inverses of ``SPREADING``, in the same order."""
 OTHER_OPERATORS = 3
-"""By how many others an operator is replaced: the next that fit, in the order of the table."""
+"""The number of other operators that replace an operator: the next that fit, in the order of the
+table."""
 FIXED_DEGREES = (2, 3)
 
 
 class Kind(StrEnum):
-    """What was changed. The tables of counts have a row for each."""
+    """The kind of change. The tables of counts have a row for each kind."""
 
     OPERANDS = "operands swapped"
     POSITION = "axis or dimension changed"
@@ -44,7 +45,7 @@ class Kind(StrEnum):
 
 Mutant = tuple[Kind, Outputs, Outputs]
 Change = tuple[Kind, Mapping[Value, Value]]
-"""What stands in the place of some values of a side."""
+"""The replacement of some values of a side."""
 
 
 def mutants(
@@ -54,10 +55,10 @@ def mutants(
 ) -> list[Mutant]:
     """Every mutant of a pair, one change on one side each, always in the same order.
 
-    Mutants whose ranks do not fit, or whose outputs have other ranks, are no graphs and left out.
-    So are the pair itself, pairs that came up before, and pairs whose sides became the same graph.
-    A pair with few operators has few: nothing is made up for it. ``flatten`` of ``unflatten``, the
-    smallest rule with two operators, has 11, and a test asserts that every rule has at least 10.
+    Left out are mutants whose ranks do not fit or whose outputs have other ranks, the pair itself,
+    pairs that came up before, and pairs whose sides became the same graph. A pair with few
+    operators has few mutants. ``flatten`` of ``unflatten``, the smallest rule with two operators,
+    has 11, and a test asserts that every rule has at least 10.
     """
     pair = (tuple(left), tuple(right))
     symbols = _degree_symbols((*left, *right))
@@ -78,7 +79,7 @@ def mutants(
 
 
 def spread(mutants: Sequence[Mutant], most: int | None) -> list[Mutant]:
-    """At most so many of the mutants, from all kinds in turn; all of them for None."""
+    """At most ``most`` of the mutants, from all kinds in turn. None stands for all."""
     kinds = dict.fromkeys(kind for kind, _, _ in mutants)
     rows = zip_longest(*([m for m in mutants if m[0] is kind] for kind in kinds))
     return [mutant for mutant in chain.from_iterable(rows) if mutant is not None][:most]
@@ -89,7 +90,7 @@ def _key(left: Outputs, right: Outputs) -> tuple[str, str]:
 
 
 def _rebuilt(side: Outputs, values: Mapping[Value, Value]) -> Outputs | None:
-    """The side after a change; None where operators do not fit the ranks of their operands."""
+    """The side after a change. None if operators do not fit the ranks of their operands."""
     changed = rebuild(side, values)
     try:
         fits = all(rank_of(a) == rank_of(b) for a, b in zip(side, changed, strict=True))
@@ -99,7 +100,7 @@ def _rebuilt(side: Outputs, values: Mapping[Value, Value]) -> Outputs | None:
 
 
 def rank_of(value: Value) -> int:
-    """The rank of a value. Raises OperatorError where an operator does not fit its operands."""
+    """The rank of a value. Raises OperatorError if an operator does not fit its operands."""
     call = value.node.call
     if isinstance(call, Leaf):
         return call.rank
@@ -108,7 +109,7 @@ def rank_of(value: Value) -> int:
 
 
 def _degree_symbols(values: Outputs) -> list[str]:
-    """The symbols in degrees, and one that is not among them."""
+    """The symbols in degrees, and one further symbol."""
     degrees = [
         Poly.of(given)
         for node in Graph(values).nodes
@@ -123,8 +124,8 @@ def _degree_symbols(values: Outputs) -> list[str]:
 def _changes(
     side: Outputs, symbols: Sequence[str], operators: Iterable[Operator], *, is_right: bool
 ) -> Iterator[Change]:
-    """All changes of a side. Exchanges of inputs and of outputs are made on the right only: on
-    the left they would give the same pairs, but for the names."""
+    """All changes of a side. Exchanges of inputs and of outputs are made on the right side only. On
+    the left they would give the same pairs with other names."""
     for node in Graph(side).nodes:
         if node.is_leaf:
             continue
@@ -148,7 +149,7 @@ def _changes(
 
 
 def _values(side: Outputs) -> tuple[Value, ...]:
-    """What is read on a side, and its outputs."""
+    """The values that a side reads, and its outputs."""
     read = (value for node in Graph(side).nodes for value in node.inputs)
     return tuple(dict.fromkeys((*read, *side)))
 
@@ -163,7 +164,7 @@ def _inserted(value: Value) -> Iterator[Value]:
 def _of_node(
     node: Node, symbols: Sequence[str], operators: Iterable[Operator]
 ) -> Iterator[tuple[Kind, Outputs]]:
-    """What may stand in the place of an operator: a value for each of its outputs."""
+    """The replacements of an operator: a value for each of its outputs."""
     call, inputs = node.operator_call, node.inputs
     ports = range(len(call.operator.outputs))
 
@@ -225,7 +226,7 @@ def _with(call: Call, given: Mapping[str, Attribute]) -> Call:
 
 
 def _moves(node: Node) -> Iterator[Call]:
-    """The other parallel operators that may be taken for one: those of its group, and its
+    """The other parallel operators that may be mistaken for one: those of its group, and its
     inverse, at every dimension."""
     call = node.operator_call
     for group, inverses in ((SPREADING, GATHERING), (GATHERING, SPREADING)):
@@ -242,8 +243,8 @@ def _moves(node: Node) -> Iterator[Call]:
 
 
 def _others(node: Node, operators: Iterable[Operator]) -> Iterator[Call]:
-    """The next few other operators with as many operands and outputs, and of the same ranks, that
-    take no attribute which this one does not have."""
+    """The next few other operators with as many operands and outputs and equal ranks, which take no
+    attribute that this one lacks."""
     call, own = node.operator_call, node.operator_call.operator
     table = list(operators)
     start = table.index(own) + 1 if own in table else 0
@@ -261,7 +262,7 @@ def _others(node: Node, operators: Iterable[Operator]) -> Iterator[Call]:
 
 
 def _output_ranks(call: Call, inputs: Sequence[Value]) -> tuple[int, ...]:
-    """None at all where the call does not fit its operands."""
+    """The ranks of the outputs. None if the call does not fit its operands."""
     try:
         equation = call.instance(tuple(map(rank_of, inputs)))
     except (OperatorError, EquationError):

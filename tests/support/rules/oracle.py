@@ -1,8 +1,9 @@
-"""A second opinion on rules: what their text means, worked out by numpy alone.
+"""A second opinion on rules: their meaning, computed by numpy alone.
 
-Nothing here imports the project. A side of a rule is read as a Python expression, each operator is
-a function of numpy arrays that is written by hand, and tensors that are cut are cut for real: a
-tensor is a list of its partials, each a grid of blocks. What is undefined is no finite number.
+Nothing here imports the project. A side of a rule is read as a Python expression. Each operator is
+a hand-written function of numpy arrays. Tensors that are cut are really cut: a tensor is a list of
+its partials, and each partial is a grid of blocks. An undefined element is NaN or infinite. Raises
+``NoMeaning`` if a side has no value for the given sizes, degrees and symbols.
 
 Raises ``NoMeaning`` where a side has no value for the sizes, degrees and symbols at hand.
 """
@@ -21,12 +22,12 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class NoMeaning(Exception):
-    """A side that has no value at these types."""
+    """A side has no value at these types."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """``parts[sigma]`` is the whole array that the blocks of partial sigma make up."""
+    """``parts[sigma]`` is the whole array of the blocks of partial sigma."""
 
     parts: tuple[Array, ...]
     cuts: tuple[int, ...]
@@ -76,7 +77,7 @@ def pieces(x: Tensor) -> tuple[int, ...]:
 
 
 def elementwise(function: Callable[..., Array], *, linear: bool = False) -> Callable[..., Tensor]:
-    """All operands are cut alike; partials pass through what is linear in each term."""
+    """All operands are cut alike. They have partials only if the function is linear."""
 
     def run(*xs: Tensor, **given: float) -> Tensor:
         need(all(x.type == xs[0].type for x in xs))
@@ -93,7 +94,7 @@ def elementwise(function: Callable[..., Array], *, linear: bool = False) -> Call
 
 
 def multiply(x: Tensor, y: Tensor) -> Tensor:
-    """Partials pass through one of the operands, of which the other has as many copies more."""
+    """Partials pass through one of the operands. The other has as many times more copies."""
     need((x.shape, x.cuts, x.slices) == (y.shape, y.cuts, y.slices))
     need(len(x.parts) == 1 or len(y.parts) == 1)
     need(x.copies * len(x.parts) == y.copies * len(y.parts))
@@ -102,7 +103,7 @@ def multiply(x: Tensor, y: Tensor) -> Tensor:
 
 
 def matmul(x: Tensor, w: Tensor) -> Tensor:
-    """Whole operands, or plain ones that are cut: rows, columns or the sum."""
+    """Whole operands, or plain ones with rows, columns or the sum cut."""
     need(x.parts[0].ndim >= 1 and w.parts[0].ndim == 2 and x.shape[-1] == w.shape[0])
     need(x.cuts[-1] == w.cuts[0] and x.slices[-1] == w.slices[0] and x.slices[-1] == 1)
     need(len(x.parts) == 1 and len(w.parts) == 1 and set(w.slices) == {1})
@@ -120,11 +121,11 @@ def matmul(x: Tensor, w: Tensor) -> Tensor:
     return Tensor(parts, cuts, slices, x.copies // columns)
 
 
-# Operators that move elements about
+# Operators that move elements
 
 
 def along(axis: int, *xs: Tensor) -> None:
-    """What is read across an axis may not be cut there."""
+    """An axis that the operator reads across may not be cut."""
     for x in xs:
         need(0 <= axis < len(x.shape) and x.cuts[axis] == 1 and x.slices[axis] == 1)
 
@@ -151,7 +152,7 @@ def concat(x: Tensor, y: Tensor, axis: int) -> Tensor:
 
 
 def cut_out(x: Tensor, axis: int, start: int, size: int) -> Tensor:
-    """What lies outside is 0."""
+    """Elements outside are 0."""
     along(axis, x)
     need(start >= 0 and size >= 1)
 
@@ -253,7 +254,7 @@ OPERATORS: Mapping[str, Callable[..., Tensor]] = {
 
 @dataclass
 class Reading:
-    """Works out a side from values of its inputs and symbols."""
+    """Computes a side from values of its inputs and symbols."""
 
     inputs: Mapping[str, Tensor]
     symbols: Mapping[str, float]
@@ -291,7 +292,8 @@ class Reading:
 
 
 def read(side: str, inputs: Mapping[str, Tensor], symbols: Mapping[str, float]) -> Tensor:
-    """A side of a rule. Raises NoMeaning, also where arithmetic overflows, which is rounding."""
+    """The value of a side of a rule. Raises NoMeaning, also if arithmetic overflows, which is an
+    effect of rounding."""
 
     def overflows(_kind: str, _flag: int) -> None:
         raise NoMeaning
@@ -301,8 +303,8 @@ def read(side: str, inputs: Mapping[str, Tensor], symbols: Mapping[str, float]) 
 
 
 def agree(left: Tensor, right: Tensor) -> bool:
-    """Whether two values of one type are finite at the same places and equal there; a rule says
-    nothing of values whose types differ."""
+    """Whether two values of one type are finite at the same places and equal there. True for values
+    of different types, of which a rule says nothing."""
     if left.type != right.type:
         return True
     a, b = left.meaning, right.meaning

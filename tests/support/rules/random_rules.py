@@ -1,7 +1,7 @@
 """Random rules over a few operators, true and false ones, as text.
 
-A side is made at random; the other is made from it by rewritings, of which most keep the value and
-some do not. Nobody says which: that is for the prover, and for the oracle that judges it.
+One side is made at random. The other is made from it by rewritings. Most of these keep the value,
+and some do not. The prover has to find out which, and so has the oracle that judges it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 UNARY = ("relu", "exp", "log", "negate", "reciprocal", "sqrt")
 BINARY = ("add", "subtract", "multiply", "maximum", "matmul")
 SYMBOLS = ("n", "m", "o0", "u0", "h0", "sigma", "k")
-"""For sizes and starts; names that a careless proof would use itself."""
+"""Symbols for sizes and starts. A careless proof would use these names itself."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """A call, or the name of an input where there are no operands."""
+    """A call, or the name of an input if there are no operands."""
 
     name: str
     operands: tuple[Term, ...] = ()
@@ -35,7 +35,7 @@ LOG = Term("log", (Term("y"),))
 
 
 class Maker:
-    """Makes rules; every choice is drawn from ``seed``."""
+    """Makes rules. Every choice is drawn from ``seed``."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -97,7 +97,7 @@ class Maker:
         return change(term)
 
     def _kept(self, term: Term) -> Term:
-        """A term that is mostly of the same value."""
+        """A term that mostly has the same value."""
         a, b = (*term.operands, term, term)[:2]
         ways = [
             Term("negate", (Term("negate", (term,)),)),
@@ -129,7 +129,7 @@ class Maker:
         return self._random.choice(ways)
 
     def _changed(self, term: Term) -> Term:
-        """A term that is mostly of another value."""
+        """A term that mostly has another value."""
         a, b = (*term.operands, term, term)[:2]
         if not term.operands:
             return Term(self._random.choice("xyz"))
@@ -145,7 +145,7 @@ class Maker:
         return self._random.choice(ways)
 
     def _other(self, attributes: str) -> str:
-        """Attributes with one number or symbol for another."""
+        """The attributes with one number or symbol replaced."""
         old = self._random.choice((*SYMBOLS, "0", "1", "2.0", "c"))
         new = self._random.choice((*SYMBOLS, "0", "1"))
         parts = [part.split("=") for part in attributes.split(", ") if part]

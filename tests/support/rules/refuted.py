@@ -1,4 +1,4 @@
-"""The false pairs of ``tests/rules/unsound``, each with the first counterexample that is met."""
+"""The false pairs of ``tests/rules/unsound``, each with the first counterexample that is found."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def lines() -> list[str]:
 
 @cache
 def decided(line: str) -> tuple[deciding.Decision, Instance, Counterexample]:
-    """What is decided of a pair, the instance at which it is first refuted, and the counterexample
-    as it is met there."""
+    """The decision about a pair, the instance at which it is first refuted, and the counterexample
+    found there."""
     return _refuted(*parse(line))
 
 
 def first(line: str) -> tuple[Instance, Counterexample]:
-    """The instance at which a pair is first refuted, and the counterexample as it is met there."""
+    """The instance at which a pair is first refuted, and the counterexample found there."""
     _, instance, decision = decided(line)
     return instance, decision
 
 
 def shrunk(line: str) -> Counterexample:
-    """The first counterexample to a pair, made small."""
+    """The first counterexample to a pair, shrunk."""
     counterexample = decided(line)[0].counterexample
     assert counterexample is not None
     return counterexample

@@ -60,8 +60,8 @@ def names(folder):
 
 
 def sign(path: Path, **fields: Any) -> None:
-    """Make the manifest of a checkpoint that of the files that are there, as one who forges it
-    would, with some fields changed."""
+    """Give a checkpoint a manifest that fits its files, as a forger would, with some fields
+    changed."""
     content = json.loads((path / MANIFEST).read_text())
     content |= {
         "files": {
@@ -75,6 +75,8 @@ def sign(path: Path, **fields: Any) -> None:
         **fields,
         "digest": "",
     }
-    with contextlib.suppress(ValidationError, InputError):  # what is no manifest has no digest
+    with contextlib.suppress(
+        ValidationError, InputError
+    ):  # a file that is no manifest has no digest
         content["digest"] = Manifest.model_validate_json(json.dumps(content)).own_digest()
     (path / MANIFEST).write_text(json.dumps(content))

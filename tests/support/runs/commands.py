@@ -1,7 +1,7 @@
 """`unity run` in this process, whose workers are forked from one server for all tests.
 
 Starting Python and torch anew takes longer than most runs. Workers print to files, because they
-inherit the standard output of the server and not that of a test.
+inherit the standard output of the server instead of that of a test.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SERVER: Any = forkserver._forkserver
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that has ended: its status, and what it and its workers printed."""
+    """A command that has ended: its status, and the output of it and of its workers."""
 
     status: int
     out: str
@@ -36,7 +36,7 @@ class Finished:
 
 
 def run_here(*arguments: object) -> Finished:
-    """Run `unity run`."""
+    """Run `unity run` in this process."""
     files = _files()
     for file in files:
         file.write_text("")
@@ -58,7 +58,7 @@ def workers_here() -> list[int]:
 
 
 def no_worker_is_left(within: float = 10.0) -> bool:
-    """Whether all that the server has forked has ended."""
+    """Whether all processes that the server has forked have ended."""
     end = time.monotonic() + within
     while (left := _children(_server())) and time.monotonic() < end:
         time.sleep(0.05)
@@ -67,10 +67,10 @@ def no_worker_is_left(within: float = 10.0) -> bool:
 
 @lru_cache(maxsize=1)
 def _files() -> tuple[Path, Path]:
-    """The standard output and error of workers, whose server is started."""
+    """The files for standard output and error of workers. Starts their server."""
     folder = Path(mkdtemp(prefix="unity-test-"))
     files = folder / "out", folder / "err"
-    _SERVER._stop()  # one that other tests have started prints elsewhere
+    _SERVER._stop()  # a server that other tests have started prints elsewhere
     kept = [os.dup(number) for number in (1, 2)]
     sys.stdout.flush()
     for number, file in enumerate(files, 1):

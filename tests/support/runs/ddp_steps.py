@@ -2,9 +2,10 @@
 
     python ddp_steps.py RANKS FOLDER
 
-The program trains ``Net`` on so many gloo ranks, from ``initial.pt`` in the folder and on the whole
-batches of ``batches.pt``, of which each rank takes its part. It leaves ``trained.pt``: the losses,
-the gradients of the last step, and the state dict of rank 0, which is what people save.
+The program trains ``Net`` on RANKS gloo ranks, from ``initial.pt`` in the folder and on the whole
+batches of ``batches.pt``. Each rank takes its part of a batch. The program writes ``trained.pt``:
+the losses, the gradients of the last step, and the state dict of rank 0, which is the one that
+people save.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SAMPLE = (3, 6, 4)
 
 
 class Net(nn.Module):
-    """Batch norms of images and of rows, with weights and without, one of them used twice."""
+    """Batch norms of images and of rows, with weights and without. One of them is used twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ Trained = tuple[list[float], dict[str, Tensor], dict[str, Tensor]]
 
 
 def trained(folder: Path, ranks: int, state: dict[str, Tensor], batches: list[Tensor]) -> Trained:
-    """Losses, last gradients and state dict of a step for each of some whole batches."""
+    """Losses, last gradients and state dict after a step for each of some whole batches."""
     torch.save(state, folder / "initial.pt")
     torch.save(batches, folder / "batches.pt")
     environment = os.environ | {
@@ -66,7 +67,7 @@ def trained(folder: Path, ranks: int, state: dict[str, Tensor], batches: list[Te
 
 
 def rank_main(rank: int, ranks: int, folder: Path, rate: float) -> None:
-    dump_traceback_later(90, exit=True)  # where a rank hangs, if it does
+    dump_traceback_later(90, exit=True)  # the end of a rank that hangs
     torch.set_num_threads(1)
     store = (folder / "store").as_uri()
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)

@@ -1,4 +1,4 @@
-"""Runs of `unity run` that are disturbed: started, watched through their log, and killed."""
+"""Runs of `unity run` that tests disturb: started, watched through their log, and killed."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from runtime.train.plain import state_dict
 
 MARK = "UNITY_TEST_MARK"
 PATIENCE = 600.0
-"""Seconds that only what hangs takes, on however busy a computer."""
+"""Seconds that only a run that hangs takes, on however busy a computer."""
 
 
 @dataclass
-class Course:
-    """What runs leave in a folder: a log and checkpoints."""
+class RunFolder:
+    """The log and the checkpoints that runs leave in a folder."""
 
     folder: Path
 
     def arguments(self, plan: Path, *options: str) -> tuple[str | Path, ...]:
-        """Those of a run that leaves them here."""
+        """The arguments of a run that writes to this folder."""
         self.folder.mkdir(exist_ok=True)
         return plan, "--losses", self.log, "--checkpoint", self.checkpoints, *options
 
@@ -44,7 +44,7 @@ class Course:
         return self.folder / "checkpoints"
 
     def steps(self) -> list[tuple[int, float]]:
-        """The steps that were taken, repeated ones as often as they were, with their losses."""
+        """The steps that runs took, with their losses. A repeated step is listed again."""
         if not self.log.exists():
             return []
         lines = self.log.read_text().splitlines()
@@ -57,7 +57,7 @@ class Course:
         return state_dict(newest_manifest(self.checkpoints))
 
     def wait_for_checkpoint(self, number: int, within: float = PATIENCE) -> None:
-        """Wait until the checkpoint of a step has been written, which goes on beside training."""
+        """Wait until the checkpoint of a step has been written, which happens beside training."""
         end = time.monotonic() + within
         while not (self.checkpoints / f"step-{number:08d}").exists():
             assert time.monotonic() < end, f"no checkpoint {number}"
@@ -73,12 +73,12 @@ class Course:
         raise AssertionError(f"no step {number}")
 
     def has_ended(self) -> bool:
-        """Whether nothing more is to be waited for."""
+        """Whether there is nothing more to wait for."""
         return False
 
 
-class Disturbed(Course):
-    """A run of its own process group."""
+class Disturbed(RunFolder):
+    """A run with its own process group."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class Disturbed(Course):
         options: tuple[str, ...],
         launcher: tuple[str, ...] = (),
     ) -> None:
-        """``launcher``: what starts the ranks in place of the command itself, such as torchrun and
-        its options."""
+        """``launcher``: the command that starts the ranks in place of `unity run` itself, such as
+        torchrun and its options."""
         super().__init__(folder)
         self.launcher, self.mark = launcher, uuid4().hex
         own = self.arguments(plan, *options)
@@ -106,7 +106,8 @@ class Disturbed(Course):
         return self.process.poll() is not None
 
     def wait_for_step(self, number: int, within: float = PATIENCE) -> None:
-        """Wait until a step has been logged; one that never is, is told with what the run said."""
+        """Wait until a step has been logged. If it never is, the error has the output of the
+        run."""
         try:
             super().wait_for_step(number, within)
         except AssertionError as error:
@@ -136,8 +137,8 @@ class Disturbed(Course):
             time.sleep(drawn.uniform(0.0, 0.02))
 
     def kill_worker(self, which: int, sign: signal.Signals = signal.SIGKILL) -> bool:
-        """Send a signal to one of the workers, as soon as there are some; whether there were any
-        before the run ended."""
+        """Send a signal to one of the workers, as soon as there are some. Returns whether there
+        were any before the run ended."""
         while self.process.poll() is None:
             if workers := self.workers():
                 os.kill(workers[which % len(workers)], sign)
@@ -146,7 +147,7 @@ class Disturbed(Course):
         return False
 
     def finish(self, within: float = PATIENCE) -> tuple[int, str, str]:
-        """Exit status, standard output and error."""
+        """Exit status, standard output and standard error."""
         try:
             out, err = self.process.communicate(timeout=within)
         except subprocess.TimeoutExpired:
@@ -155,7 +156,7 @@ class Disturbed(Course):
         return self.process.returncode, out, err
 
     def is_gone(self, within: float = 15.0) -> bool:
-        """Whether all its processes have ended."""
+        """Whether all processes of the run have ended."""
         end = time.monotonic() + within
         while marked(self.mark) and time.monotonic() < end:
             time.sleep(0.1)
@@ -174,9 +175,9 @@ def marked(mark: str) -> list[int]:
     return steps
 
 
-def same_course(disturbed: Course, alone: Course) -> None:
-    """Demand that every step of a disturbed run, repeated or not, has the loss of that of an
-    undisturbed one, and that both end with the same weights, all to the last bit."""
+def same_course(disturbed: RunFolder, alone: RunFolder) -> None:
+    """Check that every step of a disturbed run, repeated or not, has the loss of the undisturbed
+    run, and that both end with the same weights, all to the last bit."""
     expected = dict(alone.steps())
     taken = disturbed.steps()
     assert {number for number, _ in taken} == expected.keys()

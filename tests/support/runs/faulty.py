@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any
 
 from support.runs.commands import no_worker_is_left, run_here, workers_here
-from support.runs.disturbed import Course, Disturbed, same_course
+from support.runs.disturbed import Disturbed, RunFolder, same_course
 
 DATA = '''
 import ctypes, json, os, pathlib, signal, threading, time, torch
@@ -92,9 +92,9 @@ RECIPE = ("--optimizer", "adam", "--lr", "0.01")
 
 @dataclass(frozen=True)
 class Fault:
-    """What befalls a run. ``data``: what the samples of a rank do after step ``step``; ``act``:
-    what is done to it from outside; ``line``: the only error, as a pattern; without one there is
-    none. ``goes_on``: whether it ends as if nothing had been."""
+    """A fault of a run. ``data``: the behaviour of the samples of a rank after step ``step``.
+    ``act``: the disturbance from outside. ``line``: a pattern of the only error line; empty if
+    there is none. ``goes_on``: whether the run ends as if nothing had happened."""
 
     status: int
     line: str = ""
@@ -103,11 +103,12 @@ class Fault:
     options: tuple[str, ...] = ()
     launcher: tuple[str, ...] = ()
     is_apart: bool = False
-    """Whether it needs processes of its own; else those of this process's runs do, quickly."""
+    """Whether the run needs processes of its own. Otherwise it runs in this process, which is
+    quick."""
     step: int = 23
     once: bool = False
     says: str = ""
-    """What else it says, as a pattern."""
+    """A pattern of further output."""
 
 
 def after(step: int, act: Callable[[Any], object]) -> Callable[[Any], object]:
@@ -131,7 +132,7 @@ def to_all(sign: signal.Signals) -> Callable[[Any], object]:
 
 
 APART: list[Callable[[Any], object]] = []
-"""What is done to more than the workers of a run."""
+"""Disturbances that reach more than the workers of a run."""
 
 
 def _apart(act: Callable[[Any], object]) -> Callable[[Any], object]:
@@ -141,16 +142,16 @@ def _apart(act: Callable[[Any], object]) -> Callable[[Any], object]:
 
 @_apart
 def to_server(run: Disturbed) -> None:
-    """To the process that forks workers."""
+    """Disturb the process that forks workers."""
     run.wait_for_step(23)
     for worker in run.workers()[:1]:
         stat = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2]
         os.kill(int(stat.split()[1]), signal.SIGKILL)
 
 
-class Here(Course):
-    """A run of this process, whose workers come from the server of all tests, which is quick. What
-    is done to it, a thread does."""
+class RunInProcess(RunFolder):
+    """A run in this process, whose workers come from the server of all tests, which is quick. A
+    thread disturbs it."""
 
     launcher = ()
 
@@ -204,18 +205,20 @@ class Scene:
         content = {"kind": kind, "rank": rank, "reads": reads, "once": fault.once}
         (self.folder / "fault.json").write_text(json.dumps(content))
 
-    def start(self, fault: Fault) -> Disturbed | Here:
+    def start(self, fault: Fault) -> Disturbed | RunInProcess:
         self.arm(fault)
         given = (*self.given, "--timeout", "6", *fault.options)
         if not (fault.is_apart or fault.launcher or fault.act in APART):
-            return Here(self.plan, self.folder / "run", given, fault.act)
+            return RunInProcess(self.plan, self.folder / "run", given, fault.act)
         run = Disturbed(self.plan, self.folder / "run", given, fault.launcher)
         if fault.act is not None:
             fault.act(run)
         return run
 
-    def demand(self, fault: Fault, run: Disturbed | Here, alone: Course, temporary: Path) -> None:
-        """That the run ends as it has to, leaves nothing behind, and loses nothing."""
+    def demand(
+        self, fault: Fault, run: Disturbed | RunInProcess, alone: RunFolder, temporary: Path
+    ) -> None:
+        """Check that the run ends as it has to, leaves nothing behind, and loses nothing."""
         status, _, err = run.finish(180)
         print(err)
         own = [line for line in err.splitlines() if line.startswith("unity: ")]
@@ -225,7 +228,7 @@ class Scene:
         if fault.line:
             assert re.search(fault.line, errors[0]), err
         assert re.search(fault.says, err), err
-        # torchrun has much to say itself.
+        # torchrun prints much of its own.
         assert fault.launcher or "Traceback" not in err, err
         assert run.is_gone(), "a process is left"
         self._demand_clean(run, temporary, killed=status < 0)
@@ -238,9 +241,9 @@ class Scene:
         assert [number for number, _ in run.steps()] == list(range(1, STEPS + 1))
         self._demand_clean(run, temporary, killed=False)
 
-    def _demand_clean(self, run: Course, temporary: Path, *, killed: bool) -> None:
+    def _demand_clean(self, run: RunFolder, temporary: Path, *, killed: bool) -> None:
         hidden = [path.name for path in run.checkpoints.glob(".*")]
-        # Who was killed cannot give the folder back: the next run does, of whatever is left.
+        # A run that was killed cannot release the folder. The next run does.
         assert killed or run_by_torchrun(run) or not hidden, hidden
         end = time.monotonic() + 10
         while (left := left_in(temporary)) and time.monotonic() < end:
@@ -249,10 +252,10 @@ class Scene:
 
 
 def left_in(temporary: Path) -> list[str]:
-    """Temporary files of ours; torch's compiler keeps a folder for all runs."""
+    """Our temporary files. torch's compiler keeps a folder for all runs."""
     names = (path.name for path in temporary.iterdir())
     return sorted(name for name in names if not name.startswith("torchinductor"))
 
 
-def run_by_torchrun(run: Course) -> bool:
+def run_by_torchrun(run: RunFolder) -> bool:
     return isinstance(run, Disturbed) and bool(run.launcher)

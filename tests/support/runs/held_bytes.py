@@ -1,4 +1,4 @@
-"""Bytes of tensors that are alive, by the storages that torch's operators make."""
+"""Bytes of live tensors, by the storages that torch's operators make."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class Held(TorchDispatchMode):
-    """Counts what is made while it is on, in one thread, until the last tensor of it has gone.
+class LiveBytes(TorchDispatchMode):
+    """Counts the storages that are made in one thread while it is on, until their last tensor is
+    freed.
 
-    It is exact and the same in every run: allocators, kernels' workspaces and libraries of
-    communication are left out.
+    The count is exact and the same in every run. Allocators, workspaces of kernels and
+    communication libraries are left out.
     """
 
     def __init__(self) -> None:

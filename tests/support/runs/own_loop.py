@@ -64,7 +64,8 @@ def words(seed: int = 0) -> Words:
 
 
 MODULES = tuple(words(seed) for seed in range(RANKS))
-"""By rank; values of the first count. Made here, as threads would draw in each other's way."""
+"""The module of each rank. The parameters of the first one count. They are made here, because ranks
+that are threads would draw random numbers in each other's order."""
 
 
 def batch_of(number: int) -> dict[str, Tensor]:
@@ -81,7 +82,7 @@ def captured(module: nn.Module, example: dict[str, Tensor]) -> Captured:
 
 
 def once(make: Callable[..., T]) -> Callable[..., T]:
-    """What a function makes, made when it is first asked for, also by ranks that are threads."""
+    """The result of a function, computed at its first use, also by ranks that are threads."""
     lock, kept = RLock(), cache(make)
 
     def asked(*given: Hashable) -> T:
@@ -99,7 +100,7 @@ def words_captured() -> Captured:
 
 @once
 def words_planned(planner: str, ranks: int = RANKS) -> Plan:
-    """A planner's plan of ``Words``."""
+    """A plan of ``Words`` by a planner."""
     return planned(words_captured(), planner, ranks)
 
 
@@ -110,7 +111,8 @@ def named(plan: Plan, made: Captured) -> Plan:
 
 
 def planned(made: Captured, planner: str, ranks: int = RANKS, name: str = "local") -> Plan:
-    """A planner's plan; links of the local machine are so slow that it may use one rank."""
+    """A plan by a planner. Links of the local machine are so slow that the plan may use one
+    rank."""
     machine, library = load_machine(name).with_devices(ranks), load_library()
     answer = planner_of(planner, machine, library, 10.0, Training("adam"), None).plan(
         "words", made.graph
@@ -119,7 +121,7 @@ def planned(made: Captured, planner: str, ranks: int = RANKS, name: str = "local
 
 
 def cut_at_random(draw, model: Graph) -> Graph:
-    """The same graph with operators cut at random and the moves in between."""
+    """The same graph with operators cut at random and the resharding between them."""
     cutter = Cutter(draw)
     for node in model.nodes:
         cutter.images[node] = Node(node.call) if node.is_leaf else cutter.node(node)
@@ -127,7 +129,7 @@ def cut_at_random(draw, model: Graph) -> Graph:
 
 
 def words_cut_at_random(draw) -> Plan:
-    """A plan of ``Words`` with cuts and views at random."""
+    """A plan of ``Words`` with random cuts and views."""
     made = words_captured()
     graph = cut_at_random(draw, made.graph)
     return named(make_plan(made.graph, graph, RANKS, draw(views_of(graph))), made)
@@ -161,7 +163,7 @@ def trained(module: nn.Module, clip, batch=batch_of, parts: int = 1) -> Trained:
 
 
 def eagerly(module: nn.Module, parts: int = 1) -> Trained:
-    """Trained by torch alone."""
+    """Train by torch alone."""
 
     def clip(most: float) -> Tensor:
         return nn.utils.clip_grad_norm_(module.parameters(), most)
@@ -170,7 +172,7 @@ def eagerly(module: nn.Module, parts: int = 1) -> Trained:
 
 
 def on_rank(plan: Plan, world: World, *, halves: bool, parts: int = 1) -> Trained:
-    """Trained by a plan on one rank. ``halves``: whether a rank is given its samples alone."""
+    """Train by a plan on one rank. ``halves``: whether a rank is given its samples alone."""
     model = ParallelModule(MODULES[world.rank], Lowering(plan), world, 0)
 
     def batch(number: int) -> dict[str, Tensor]:
@@ -183,7 +185,7 @@ def on_rank(plan: Plan, world: World, *, halves: bool, parts: int = 1) -> Traine
 
 
 def assert_same(actual: Trained, expected: Trained, near: float = 1e-9) -> None:
-    """That two loops found the same."""
+    """Check that two loops have equal results."""
     torch.testing.assert_close(actual.losses, expected.losses, rtol=near, atol=near)
     torch.testing.assert_close(actual.norms, expected.norms, rtol=near, atol=near)
     assert list(actual.state) == list(expected.state)

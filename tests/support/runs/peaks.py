@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.runs.held_bytes import Held
+from support.runs.held_bytes import LiveBytes
 
 from pcg.plan.precision import Precision
 from runtime.execute.executor import Executor
@@ -12,15 +12,15 @@ from runtime.train.optimizer import Updater
 from runtime.world.collectives import World
 
 STEPS = 3
-"""So many that the optimizer's states and the buffers of gradients are there."""
+"""Enough steps for the optimizer's states and the buffers of gradients to exist."""
 
 
 def peak_bytes(
     lowering: Lowering, world: World, optimizer: OptimizerName, precision: Precision = "fp32"
 ) -> int:
-    """From before there are any weights on."""
+    """The peak bytes, counted from before there are any weights."""
     program = lowering.program(world.rank)
-    with Held() as held:
+    with LiveBytes() as held:
         executor = Executor(program, world, precision)
         trained = {w.register: executor.weights[w.register] for w in program.trained}
         updater = Updater(trained, Recipe(optimizer=optimizer, rate=1e-3), world)

@@ -9,12 +9,12 @@ RAN = "ran"
 
 
 def text(value: str) -> bytes:
-    """The instruction that puts a text on the stack."""
+    """The instruction that pushes a text onto the stack."""
     return b"\x8c" + bytes([len(value)]) + value.encode()
 
 
 def named(module: str, name: str) -> bytes:
-    """The instruction that loads a name, dots and all."""
+    """The instruction that loads a name with dots."""
     return text(module) + text(name) + b"\x93"
 
 
@@ -23,7 +23,7 @@ def proto(body: bytes) -> bytes:
 
 
 RUN = text(f"touch {RAN}") + b"\x85R"
-"""Calls what is on the stack with a command."""
+"""Instructions that call the function on the stack with a command."""
 METADATA = "torch.distributed.checkpoint.metadata"
 PICKLES = {
     "a function": proto(named("os", "system") + RUN),
@@ -64,4 +64,4 @@ PICKLES = {
     "nothing": b"",
     "cut off": proto(named("torch", "Size"))[:-1],
 }
-"""Tables of contents as DCP has them."""
+"""Tables of contents in the form of DCP."""

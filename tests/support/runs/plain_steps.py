@@ -17,7 +17,7 @@ STEPS, RATE = 3, 0.05
 
 @dataclass(frozen=True)
 class Piece:
-    """A rank's part of a weight. ``gradient``: that of the last step."""
+    """A rank's part of a weight. ``gradient``: the gradient of the last step."""
 
     leaf: str
     region: Region
@@ -37,7 +37,7 @@ class Stepped:
 
 
 def stepped(lowering: Lowering, world: World) -> Stepped:
-    """Take the steps, as one rank of all."""
+    """Take the steps as one rank of all."""
     program = lowering.program(world.rank)
     executor = Executor(program, world, "fp64")
     last: dict[str, Tensor] = {}
@@ -56,7 +56,7 @@ def stepped(lowering: Lowering, world: World) -> Stepped:
 
 
 def save(stepped: Stepped, path: str) -> None:
-    """Write it as plain tensors, which another process reads by ``load``."""
+    """Write the state as plain tensors, which another process reads by ``load``."""
     pieces = [(p.leaf, p.region, p.weight, p.gradient) for p in stepped.pieces]
     running = {name: tensor.clone() for name, tensor in stepped.running.items()}
     torch.save((stepped.losses, pieces, running), path)

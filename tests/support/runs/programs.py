@@ -20,7 +20,7 @@ def with_packages() -> dict[str, str]:
 def answer_of(
     command: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None
 ) -> Any:
-    """What the last line that a program prints holds, as JSON. Raises CalledProcessError where it
+    """The last line that a program prints, read as JSON. Raises CalledProcessError if the program
     fails."""
     done = subprocess.run(
         command,

@@ -18,7 +18,7 @@ from runtime.job.job import Comparison, FinishedStep, RunReport, TrainingOptions
 
 
 class Ranks:
-    """Connected processes, started at first use and again after one of them has failed."""
+    """Connected processes, started at first use, and again after one of them has failed."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.size = size
@@ -27,7 +27,7 @@ class Ranks:
         self._starts = 0
 
     def run(self, plan: Plan, options: TrainingOptions) -> RunReport:
-        """A run as `unity run` makes one."""
+        """Train a plan as `unity run` does."""
         report = self._answer(plan, {"options": asdict(options)})["report"]
         return RunReport(
             tuple(FinishedStep(**step) for step in report["steps"]),
@@ -36,16 +36,16 @@ class Ranks:
         )
 
     def steps(self, plan: Plan) -> list[Stepped]:
-        """What each rank has after some plain steps."""
+        """The state of each rank after some plain steps."""
         reply = self._answer(plan, {"results": str(self._folder)})
         return [load(path) for path in reply["results"]]
 
     def peaks(self, plan: Plan, optimizer: str) -> list[int]:
-        """The most bytes of tensors that each rank holds at any time, from before its weights."""
+        """The peak bytes of tensors of each rank, from before its weights."""
         return self._answer(plan, {"peaks": optimizer})["peaks"]
 
     def _answer(self, plan: Plan, order: dict[str, Any]) -> dict[str, Any]:
-        """What the ranks reply to an order."""
+        """The replies of the ranks to an order."""
         path = self._folder / "plan.json"
         save_plan(plan, path)
         process = self._process or self._start()
@@ -77,7 +77,8 @@ class Ranks:
         return self._process
 
     def stop(self) -> None:
-        """End the processes: at the end of its input the parent leaves and takes its children."""
+        """End the processes. The parent leaves at the end of its input and takes its children with
+        it."""
         if self._process is not None:
             self._process.communicate(timeout=30)
             self._process = None

@@ -21,7 +21,7 @@ MESSAGES = "messages"
 
 @dataclass(frozen=True)
 class Members:
-    """A group of ranks: the how manieth that was created, and who is in it."""
+    """A group of ranks: its number in the order of creation, and its members."""
 
     number: int
     ranks: tuple[int, ...]
@@ -29,17 +29,17 @@ class Members:
 
 @dataclass(eq=False)
 class Operation:
-    """What a rank has posted to a group. ``what``: which collective, or messages."""
+    """An operation that a rank has posted to a group. ``what``: the collective, or messages."""
 
     what: str
     rank: int
     own: Any = None
-    """What it gives to a collective."""
+    """The rank's own part of a collective."""
     sends: dict[int, Tensor] = field(default_factory=dict)
     receives: dict[int, Tensor] = field(default_factory=dict)
     """Messages that have not been met yet."""
     heard: list[Any] | None = None
-    """What the members of a collective gave, by rank."""
+    """The parts of all members of a collective, by rank."""
 
     @property
     def is_done(self) -> bool:
@@ -50,23 +50,23 @@ class Operation:
 
 @dataclass
 class Post:
-    """What ranks have posted, in lanes that are worked off from the front.
+    """The operations that ranks have posted, in lanes that are worked off from the front.
 
-    ``ordered``: a group has one lane on each rank, as with NCCL, and what is in it begins when all
-    before has ended; a message has ended when it is received. Otherwise, much as with gloo, the
-    collectives of a group have a lane, and so has each pair of ranks; nobody waits for what he
-    sends.
+    ``ordered``: as with NCCL, a group has one lane on each rank. An operation in it begins when all
+    earlier ones have ended, and a message has ended when it is received. Otherwise, much as with
+    gloo, the collectives of a group have a lane, and so has each pair of ranks. Nobody waits for a
+    message that he sends.
 
-    Where all ranks that still work wait for what has not ended, it never will: that is a deadlock,
-    found at once, however slow the computer is.
+    If all ranks that still work wait for operations that have not ended, these never will. This is
+    a deadlock. It is found at once, however slow the computer is.
     """
 
     working: int
-    """Ranks that have not ended."""
+    """The number of ranks that have not ended."""
     ordered: bool = False
     _lanes: dict[Any, deque[Operation]] = field(default_factory=lambda: defaultdict(deque))
     _awaited: set[Operation] = field(default_factory=set)
-    """What ranks wait for; each waits for one operation at a time."""
+    """The operations that ranks wait for. Each rank waits for one operation at a time."""
     _changed: Condition = field(default_factory=Condition)
 
     def meet(self, what: str, rank: int, group: Members, own: Any) -> Operation:
@@ -80,7 +80,7 @@ class Post:
     def exchange(
         self, rank: int, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], group: Members
     ) -> list[Operation]:
-        """Post messages; those that are returned can be waited for."""
+        """Post messages. The returned operations can be waited for."""
         with self._changed:
             made = [Operation(MESSAGES, rank, sends=dict(sends), receives=dict(receives))]
             if self.ordered:
@@ -106,28 +106,28 @@ class Post:
                 self._changed.wait()
 
     def leave(self) -> None:
-        """A rank has ended."""
+        """Note that a rank has ended."""
         with self._changed:
             self.working -= 1
             self._tell_deadlock()
 
     @property
     def left(self) -> int:
-        """What has not been met."""
+        """The operations that have not been met."""
         return sum(map(len, self._lanes.values()))
 
     def _lane(self, group: Members, rank: int, *ends: int) -> Any:
-        """``ends``: sender and receiver, of a message."""
+        """The lane of an operation. ``ends``: sender and receiver of a message."""
         return (group, rank) if self.ordered else (group, rank, *ends)
 
     def _go_on(self, group: Members) -> None:
-        """Work off what can be, now that there is something new."""
+        """Work off the lanes as far as possible, after an operation was added."""
         lanes = [key for key in self._lanes if key[0] == group]
         while sum(self._begin(key) for key in lanes):
             pass
 
     def _begin(self, key: Any) -> bool:
-        """Try what is in the front of a lane; whether that changed anything."""
+        """Try the operation at the front of a lane. Returns whether that changed anything."""
         if (first := self._front(key)) is None:
             return False
         if first.what != MESSAGES:
@@ -148,8 +148,8 @@ class Post:
         return changed
 
     def _meet(self, group: Members, first: Operation) -> bool:
-        """Members meet at what they do together in the same place of the order of all that the
-        group does."""
+        """Let members meet if they have the same collective at the same place in the order of their
+        group."""
         fronts = [self._front(self._lane(group, rank)) for rank in group.ranks]
         there = [front for front in fronts if front is not None and front.what != MESSAGES]
         if len(there) < len(fronts):
@@ -166,7 +166,7 @@ class Post:
         return lane[0] if lane else None
 
     def _end(self, key: Any) -> None:
-        """Remove what is in the front of a lane if it has ended."""
+        """Remove the operation at the front of a lane if it has ended."""
         if (first := self._front(key)) is not None and first.is_done:
             self._lanes[key].popleft()
             self._awaited.discard(first)
@@ -179,7 +179,7 @@ class Post:
 
 @dataclass
 class Pending:
-    """Communication under way. ``end``: what becomes of it when it has been waited for."""
+    """Communication under way. ``end``: the result, once it has been waited for."""
 
     post: Post
     operation: Operation
@@ -191,7 +191,7 @@ class Pending:
 
 
 class ThreadNetwork(Network):
-    """One rank's, by the post; collectives add up in the order of ranks."""
+    """The network of one rank, by the post. Collectives add up in the order of ranks."""
 
     def __init__(self, rank: int, size: int, post: Post) -> None:
         self._rank, self._post = rank, post
@@ -238,8 +238,8 @@ class ThreadNetwork(Network):
 
 
 def on_ranks(size: int, work: Callable[[World], T], *, ordered: bool = False) -> list[T]:
-    """What every rank's work returns, by rank; all work at the same time. ``ordered``: as with
-    NCCL. Demands that every message is received."""
+    """The results of every rank's work, by rank. All ranks work at the same time. ``ordered``: as
+    with NCCL. Checks that every message is received."""
     post, results, errors = Post(size, ordered), {}, []
 
     def run(rank: int) -> None:

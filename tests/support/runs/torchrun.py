@@ -13,11 +13,11 @@ from support.runs.programs import with_packages
 
 PROCESSES = 2
 WAIT = 'print("waits to be killed:", os.getpid(), flush=True), sys.stdin.read(), os._exit(1)'
-"""What a script does to wait, once it has imported os and sys."""
+"""Code by which a script waits, once it has imported os and sys."""
 
 
 def environment() -> dict[str, str]:
-    """Of processes side by side, each with a thread for itself."""
+    """The environment of processes side by side, each with one thread."""
     return with_packages() | {"OMP_NUM_THREADS": "1"}
 
 
@@ -27,8 +27,8 @@ def torchrun(script: str, processes: int = PROCESSES) -> list[str]:
     return [*start, "--nproc-per-node", str(processes), script]
 
 
-def ran(command: list[str], folder: Path) -> str:
-    """What a command prints."""
+def output_of(command: list[str], folder: Path) -> str:
+    """The output of a command."""
     done = subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300
     )
@@ -51,7 +51,7 @@ def killed(command: list[str], folder: Path, processes: int = PROCESSES) -> None
         assert monotonic() < ends
         if "killed" in line:
             ranks.append(int(line.split()[-1]))
-    # Each by itself: torchrun gives them sessions of their own.
+    # Kill each by itself: torchrun gives them sessions of their own.
     for process in (*ranks, run.pid):
         os.kill(process, signal.SIGKILL)
     run.wait()

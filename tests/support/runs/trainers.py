@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from support.runs.torchrun import WAIT, killed, ran, torchrun
+from support.runs.torchrun import WAIT, killed, output_of, torchrun
 from torch import Tensor
 
 MODEL = '''
@@ -126,7 +126,8 @@ NOTED = ("loss", "grad_norm", "eval_loss")
 
 @dataclass(frozen=True)
 class Trainers:
-    """A folder with a model and two scripts, that plan and train it. ``processes``: of torchrun."""
+    """A folder with a model and two scripts, which plan and train it. ``processes``: the number of
+    processes of torchrun."""
 
     folder: Path
     processes: int = 4
@@ -135,12 +136,12 @@ class Trainers:
         """Write the scripts, and make the plan."""
         for name, text in (("my_texts", MODEL), ("plan_texts", PLAN), ("train_texts", TRAIN)):
             (self.folder / f"{name}.py").write_text(text.lstrip("\n"), "utf-8")
-        ran([sys.executable, "plan_texts.py", str(self.processes), planner], self.folder)
+        output_of([sys.executable, "plan_texts.py", str(self.processes), planner], self.folder)
 
     def train(self, into: str, plan: str, arguments: dict[str, Any], evaluated: int = 48) -> None:
-        """Train until the end, from the last checkpoint where there is one; without a plan, by a
+        """Train until the end, from the last checkpoint if there is one. Without a plan, train by
         DistributedDataParallel."""
-        ran(self._command(into, plan, -1, arguments, evaluated), self.folder)
+        output_of(self._command(into, plan, -1, arguments, evaluated), self.folder)
 
     def kill(
         self, into: str, plan: str, at: int, arguments: dict[str, Any], evaluated: int = 48
@@ -149,8 +150,8 @@ class Trainers:
         killed(self._command(into, plan, at, arguments, evaluated), self.folder, self.processes)
 
     def difference(self, one: str, other: str) -> float:
-        """The largest one of what two Trainers noted of each step, and of the weights that they
-        saved, relative to the largest number of each kind."""
+        """The largest difference between the figures that two Trainers noted of each step, and
+        between the weights that they saved, relative to the largest number of each kind."""
         ours, theirs = (self._noted(name) for name in (one, other))
         worst = max(_relative(ours[n], theirs[n]) for n in NOTED)
         weights, expected = (self._weights(name) for name in (one, other))
@@ -167,7 +168,7 @@ class Trainers:
         return [*command, into, plan, str(at), str(evaluated)]
 
     def _noted(self, name: str) -> dict[str, list[float]]:
-        """Of all steps, by what it is."""
+        """The figures of all steps, by kind."""
         state = json.loads((self.folder / name / "trainer_state.json").read_text("utf-8"))
         entries: list[dict[str, float]] = state["log_history"]
         return {n: [entry[n] for entry in entries if n in entry] for n in NOTED}

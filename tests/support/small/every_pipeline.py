@@ -1,11 +1,11 @@
-"""The fastest pipeline of a small model by looking at all there are, apart from the search.
+"""The fastest pipeline of a small model by exhaustive search, independent of the planner.
 
-What is looked at: every number of stages that devices split into without straddling units, every
-number of micro-batches and of chunks, every contiguous bounds of these, and both synchronous
-schedules, 1F1B (interleaved where there are several chunks) and ZB-H1. Each is built and priced as
-it would run. Strategies within a stage are those that are best for its micro-batches one by one, on
-its own kind of devices; nothing is recomputed, and what takes more memory than there is does not
-count.
+The search covers every number of stages that divides the devices without straddling units, every
+number of micro-batches and of chunks, all contiguous bounds of these, and both synchronous
+schedules, 1F1B (interleaved if there are several chunks) and ZB-H1. Each pipeline is built and
+priced as it would run. Strategies within a stage are the best ones for its micro-batches one by
+one, on its own kind of devices. Nothing is recomputed, and pipelines that need more memory than
+there is do not count.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MACHINES = (("summit", 2), ("dgx-a100", 2), ("p3-16xlarge", 2), ("summit", 3), (
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A way to run a model as a pipeline; ``seconds`` of a step."""
+    """A pipeline of a model. ``seconds``: seconds of a step."""
 
     seconds: float
     stages: int
@@ -67,24 +67,24 @@ class Chain:
     machine: Machine
     training: Training
     share: float | None
-    """Of the memory that the fastest pipeline takes, what a device has; None for no limit."""
+    """The memory of a device, relative to that of the fastest pipeline. None for no limit."""
 
     def within(self, taken: int) -> Chain:
-        """With that part of so many bytes a device."""
+        """The chain with ``share`` of ``taken`` bytes as the memory of a device."""
         if self.share is None:
             return self
         return replace(self, machine=self.machine.with_memory(int(self.share * taken)))
 
 
 def small_chain(seed: int) -> Chain:
-    """The same for the same seed."""
+    """A random chain: the same for the same seed."""
     random = Random(seed)
     name, devices = random.choice(MACHINES)
     return _on(load_machine(name).with_devices(devices), random)
 
 
 def mixed_chain(seed: int) -> Chain:
-    """The same on a machine with devices of two kinds: a V100 and an A100, or two of each."""
+    """A random chain on a machine with two kinds of devices: a V100 and an A100, or two of each."""
     random = Random(seed)
     kinds = [load_machine("p3-16xlarge"), load_machine("dgx-a100")]
     random.shuffle(kinds)
@@ -107,8 +107,8 @@ def _wide(random: Random) -> int:
     return random.choice(WIDTHS)
 
 
-def found(library: Library, chain: Chain) -> Plan | None:
-    """What the search finds; None where nothing fits."""
+def pipeline_of_search(library: Library, chain: Chain) -> Plan | None:
+    """The plan of the search. None if no plan fits."""
     given = chain.machine, library
     planner = PipelinePlanner(*given, training=chain.training, recompute=Recompute.NONE)
     try:
@@ -118,25 +118,25 @@ def found(library: Library, chain: Chain) -> Plan | None:
 
 
 def beside_every(library: Library, chain: Chain) -> tuple[Plan | None, Pipeline | None]:
-    """What the search finds, and the best of all, within the chain's share of memory."""
-    plan = found(library, chain)
+    """The plan of the search, and the best of all pipelines, within the chain's share of memory."""
+    plan = pipeline_of_search(library, chain)
     assert plan is not None
     within = chain.within(plan.estimates.peak_memory_bytes)
     if within is not chain:
-        plan = found(library, within)
+        plan = pipeline_of_search(library, within)
     return plan, EveryPipeline(within, library).best()
 
 
 @dataclass
 class EveryPipeline:
-    """Looks at all pipelines of a model."""
+    """All pipelines of a model."""
 
     chain: Chain
     library: Library
     priced: int = 0
 
     def best(self) -> Pipeline | None:
-        """The fastest that fits; None where none does."""
+        """The fastest pipeline that fits. None if none does."""
         return min(self._every(), key=lambda one: one.seconds, default=None)
 
     def _every(self) -> Iterator[Pipeline]:
@@ -161,7 +161,7 @@ class EveryPipeline:
                         yield from self._priced(each[0], chosen, stages, bounds)
 
     def _cost_of_stage(self, stage: int, size: int) -> CostModel:
-        """On a machine of one kind whose links are those of a stage's devices."""
+        """The cost model of a machine of one kind, whose links are those of a stage's devices."""
         machine = self.chain.machine
         kinds = machine.kinds_of(range(stage * size, (stage + 1) * size))
         slowest = min(kinds, key=lambda kind: kind.flops.float32)
@@ -171,7 +171,7 @@ class EveryPipeline:
         return CostModel(alone, self.chain.training)
 
     def _fits(self, held: Sequence[int], size: int) -> bool:
-        """Whether each stage has as many bytes as it holds on a device."""
+        """Whether the devices of each stage have the bytes that the stage holds."""
         groups = [range(stage * size, (stage + 1) * size) for stage in range(len(held))]
         limits = [self.chain.machine.memory_limit(group) for group in groups]
         return all(own <= limit for own, limit in zip(held, limits, strict=True))
@@ -183,7 +183,7 @@ class EveryPipeline:
         stages: int,
         bounds: tuple[int, ...],
     ) -> Iterator[Pipeline]:
-        """By all schedules, where it fits."""
+        """The pipeline with each schedule by which it fits, priced."""
         machine, chunks = self.chain.machine, (len(bounds) - 1) // stages
         cost = CostModel(machine, self.chain.training)
         chosen = GroupStrategies(strategies, NOTHING)
@@ -201,8 +201,8 @@ class EveryPipeline:
 
 
 def ratio(plan: Plan | None, best: Pipeline | None) -> float:
-    """Of seconds found to the best; 1 where nothing fits either. Less than 1 where strategies that
-    take less memory fit, which are not looked at."""
+    """The seconds of the search relative to the best. 1 if neither has a plan that fits. Below 1 if
+    a strategy with less memory fits, which the exhaustive search leaves out."""
     if best is None:
         return 1.0
     return (inf if plan is None else plan.estimates.step_seconds) / best.seconds

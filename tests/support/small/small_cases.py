@@ -1,4 +1,4 @@
-"""Small graphs, machines, optimizers and limits of memory at random, to compare plans on."""
+"""Random small graphs, machines, optimizers and limits of memory, to compare plans on."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SHARES = (None, 1.0, 1.0, 0.98, 0.95)
 
 @dataclass(frozen=True)
 class SmallCase:
-    """A graph on a machine. ``share``: what a device has of the memory that a plan takes which is
-    known; None where there is no limit."""
+    """A graph on a machine. ``share``: the memory of a device, relative to that of a known plan.
+    None for no limit."""
 
     graph: Graph
     machine: Machine
@@ -29,7 +29,7 @@ class SmallCase:
     share: float | None
 
     def with_memory(self, taken: int) -> Machine:
-        """The machine with that part of so many bytes a device."""
+        """The machine with that share of some bytes as the memory of a device."""
         if self.share is None:
             return self.machine
         limit = {"memory_bytes": int(self.share * taken), "reserved_bytes": 0}
@@ -38,7 +38,7 @@ class SmallCase:
 
 
 def small_case(seed: int) -> SmallCase:
-    """The same for the same seed."""
+    """A random case: the same for the same seed."""
     random = Random(seed)
     name, devices = random.choice(MACHINES)
     weights = random.randint(1, 2) if devices == 2 else 1
@@ -50,7 +50,7 @@ def small_case(seed: int) -> SmallCase:
 
 
 def small_graph(random: Random, weights: int, operators: int) -> Graph:
-    """A graph with so many weights, and operators beside its products and loss at most."""
+    """A graph with ``weights`` weights, and some operators beside its products and loss at most."""
     made = [leaf("input", "x", (random.choice(BATCHES), random.choice(WIDTHS)))]
     products = set(random.sample(range(weights + operators), weights))
     for at in range(max(products) + 1 + random.randint(0, 1)):

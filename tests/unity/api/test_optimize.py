@@ -1,4 +1,4 @@
-"""Planning a module that is at hand: what it is given, what comes of it, what it leaves alone."""
+"""Planning a module in Python: its arguments, its result, and that the module is unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unity.api.optimizing import _Asked, _example
 
 
 class Two(nn.Module):
-    """A linear layer of two inputs, which returns what it is told to."""
+    """A linear layer of two inputs, which returns the result of a given function."""
 
     def __init__(self, returns=None) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def test_inputs_and_losses(returns, inputs, loss, expected):
         (torch.mean, "x", None, "expected a tuple of arguments, a dictionary"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_in_one_line(returns, inputs, loss, problem: str):
+def test_module_that_cannot_be_planned_is_refused_in_one_line(returns, inputs, loss, problem: str):
     with pytest.raises(unity.InputError, match=problem) as refused:
         unity.optimize(Two(returns), inputs, loss=loss, devices=1, quiet=True)
     assert "\n" not in str(refused.value)
@@ -125,7 +125,7 @@ def test_what_cannot_be_planned_is_refused_in_one_line(returns, inputs, loss, pr
         ({"devices": 0}, "expected 1 to"),
     ],
 )
-def test_options_are_named_as_python_has_them(options, problem: str):
+def test_errors_name_options_as_in_python(options, problem: str):
     with pytest.raises(unity.InputError, match=problem):
         unity.optimize(Two(torch.mean), X, quiet=True, **options)
 
@@ -206,7 +206,7 @@ def test_a_module_is_planned_as_on_the_meta_device_and_left_alone(tmp_path):
         (nn.LayerNorm(6), None),
     ],
 )
-def test_evaluation_mode_is_told_where_it_matters(part: nn.Module, told: str | None):
+def test_evaluation_mode_is_reported_if_it_matters(part: nn.Module, told: str | None):
     model = nn.Sequential(part, nn.Linear(6, 5))
     inputs = (X, Y)
     assert made(model, inputs, "cross_entropy").notes == ()

@@ -1,4 +1,4 @@
-"""What is said in the terms of DTensor is what DTensor makes of it, on every device."""
+"""The placements stated in the terms of DTensor are those that DTensor makes, on every device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from unity.api.placements import to_dtensor
 
 @contextmanager
 def rank_of(rank: int, ranks: int) -> Generator[None]:
-    """A process group that only says who is who."""
+    """A process group that only knows its ranks."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     try:
         yield
@@ -38,7 +38,7 @@ def rank_of(rank: int, ranks: int) -> Generator[None]:
 
 
 def check(plan: Plan) -> int:
-    """Compare all that is said with the pieces of each rank; how much that is."""
+    """Compare all placements with the pieces of each rank. Returns their number."""
     said, lowering = to_dtensor(plan), Lowering(plan)
     parameters = {leaf: plan.naming.parameter(leaf) for leaf in plan.naming.parameters}
     compared = 0
@@ -79,7 +79,7 @@ def test_planners_weights_and_inputs_are_said():
 
 
 @pytest.mark.parametrize(("ranks", "machine"), [(1, "local"), (6, "summit")])
-def test_other_numbers_of_devices(ranks: int, machine: str):
+def test_placements_for_dtensor_hold_for_other_numbers_of_devices(ranks: int, machine: str):
     plan = planned(words_captured(), "zero", ranks, machine)
     on_cpus = plan.machine.model_copy(update={"kind": "cpu"})
     assert check(replace(plan, machine=on_cpus))
@@ -87,7 +87,7 @@ def test_other_numbers_of_devices(ranks: int, machine: str):
 
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_what_is_said_of_any_plan_is_so(data):
+def test_placements_for_dtensor_hold_for_random_plans(data):
     plan = words_cut_at_random(data.draw)
     check(plan)
     assert to_dtensor(plan).unsaid

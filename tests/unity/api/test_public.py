@@ -1,4 +1,5 @@
-"""Plans of public models for a real machine: never slower than data parallelism, all of it cut."""
+"""Plans of public models for a real machine: never slower than data parallelism, with nothing kept
+whole."""
 
 from __future__ import annotations
 

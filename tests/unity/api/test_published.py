@@ -1,4 +1,5 @@
-"""Public models at their published sizes: as large as is published, captured without weights."""
+"""Public models at their published sizes: they have the published sizes, and are captured without
+weights."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.public.calls import call_of_loss
-from support.public.planned import MOST, Gained, gained_or_not
+from support.public.planned import MOST, Gain, gained_or_not
 from support.public.published import PUBLISHED, published
 from support.public.table import Table
 
@@ -46,7 +47,7 @@ MILLIONS = {
     "efficientnet_v2_m": 54,
     "convnext_base": 89,
 }
-"""Of parameters, as authors and packages state them; heads for training included."""
+"""The numbers of parameters, as authors and packages state them, with heads for training."""
 NAMES = [
     pytest.param(name, marks=pytest.mark.skipif(is_missing, reason=f"needs {package}"))
     for package, models in PUBLISHED.items()
@@ -79,12 +80,12 @@ def test_plans_of_published_sizes_are_as_fast_as_data_parallelism(name: str) -> 
     assert gain.is_data_fit is (name != "recommender")
 
 
-def test_a_gain_says_what_it_is_over() -> None:
-    assert Gained(1.0, 1.2349, {}).text == "1.234"
-    assert Gained(1.0, 1.2349, {}, is_data_fit=False, stop="time").text == (
+def test_gain_states_its_baseline() -> None:
+    assert Gain(1.0, 1.2349, {}).text == "1.234"
+    assert Gain(1.0, 1.2349, {}, is_data_fit=False, stop="time").text == (
         "1.234, alone fits, stopped: time"
     )
-    assert not Gained(1.0, None, {}, problem="nothing fits").holds
+    assert not Gain(1.0, None, {}, problem="nothing fits").holds
 
 
 ROW = '{"name": "%s", "attention": "", "equations": 3, "batched": 0, "whole": {}, "capture": 1, '
@@ -97,7 +98,7 @@ print('{ROW}' % name + '{PLAN}' if name == "whole" else '{{"refused": "one line"
 """
 
 
-def test_a_table_goes_on_after_models_that_fail_and_where_it_stopped(
+def test_table_continues_after_failed_models_and_after_a_stop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script, results = tmp_path / "script.py", tmp_path / "rows.jsonl"

@@ -1,4 +1,4 @@
-"""A module that is too large to run is compared as a small copy, or it is said that it is not."""
+"""A module that is too large to run is compared as a small copy, or reported as not compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unity.api.shrunk import shrunk
 
 @dataclass
 class Config:
-    """As models of transformers have one."""
+    """A configuration as in transformers."""
 
     num_hidden_layers: int = 3
     hidden_size: int = 2048
@@ -33,7 +33,7 @@ class Config:
 
 
 class Deep(nn.Module):
-    """Layers of the kinds that its configuration lists, and a buffer that only code fills."""
+    """Layers of the kinds that the configuration lists, and a buffer that only code fills."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def test_a_large_module_is_compared_as_a_small_copy():
     assert model.config == Config()
 
 
-def test_it_is_as_narrow_as_it_has_to_be():
+def test_small_copy_is_as_narrow_as_it_has_to_be():
     copy = shrunk(deep(hidden_size=16384))
     assert copy is not None
     small, words = copy
@@ -85,7 +85,7 @@ def test_it_is_as_narrow_as_it_has_to_be():
     assert not any(parameter.is_meta for parameter in small.parameters())
 
 
-def test_what_cannot_be_made_small_is_said_not_to_be_compared():
+def test_model_that_cannot_be_shrunk_is_reported_as_not_compared():
     agreement = planned(deep(hidden_size=4096, least=4096)).agreement
     assert agreement is not None
     assert agreement.error is None

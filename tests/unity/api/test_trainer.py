@@ -1,4 +1,4 @@
-"""Who asks a module as the Trainer of transformers does becomes a Trainer for plans."""
+"""Asked as the Trainer of transformers asks, a module makes it a Trainer for plans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unity.api.trainer import REFUSED, ByPlan
 
 
 class Trainer:
-    """As that of transformers is made."""
+    """A Trainer, made as in transformers."""
 
     def __init__(self, model: unity.ParallelModule, **args: object) -> None:
         given: dict[str, object] = {"optim": "adamw_torch", "weight_decay": 0.0, **args}
@@ -31,7 +31,7 @@ class Trainer:
         return "loader"
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """By the class of what a parameter is a part of."""
+        """Whether a parameter decays depends on the class of its module."""
         parts = dict(model.named_modules())
         return [
             name
@@ -58,7 +58,7 @@ def test_a_trainer_becomes_one_for_plans(model: unity.ParallelModule):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_the_plan_decides_is_refused(model: unity.ParallelModule, name: str):
+def test_trainer_options_that_the_plan_decides_are_refused(model: unity.ParallelModule, name: str):
     with pytest.raises(unity.InputError, match=f"TrainingArguments {name}: expected none"):
         Trainer(model, **{name: True})
 
@@ -116,7 +116,7 @@ def test_a_short_last_batch_is_refused(
 
 
 class Normed(nn.Module):
-    """A norm whose name does not tell that it is one."""
+    """A norm whose name does not show that it is one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ def test_weights_of_norms_do_not_decay():
     assert trainer.get_decay_parameter_names(trainer.model) == ["head.weight", "head.bias"]
 
 
-def test_others_may_ask(model: unity.ParallelModule):
+def test_other_libraries_read_attributes_of_the_module(model: unity.ParallelModule):
     assert getattr(model, "accepts_loss_kwargs") is False  # noqa: B009
     assert type(model).__name__ == "Words"
     assert type(model).forward is not unity.ParallelModule.forward

@@ -1,4 +1,5 @@
-"""Plans cut between experts where their weights are what takes long, and train as torch does."""
+"""Plans are cut between experts if the experts' weights take most of the time, and train as torch
+does."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ MACHINE = ROOT / "tests" / "data" / "four-devices.toml"
 
 
 class Apart(nn.Module):
-    """Experts that are modules of their own, read side by side; each takes all tokens."""
+    """Experts that are separate modules, read side by side. Each takes all tokens."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class Apart(nn.Module):
 
 
 def routed() -> nn.Module:
-    """A layer with places, of large experts."""
+    """A layer of large experts with limited capacity."""
     router, experts = unity.nn.Router(8, EXPERTS, 2), unity.nn.Experts(EXPERTS, 8, 96)
     return Words(unity.nn.MixtureOfExperts(router, experts, capacity_factor=1.25))
 
@@ -84,7 +85,7 @@ def trained(model: nn.Module) -> Trained:
 
 @pytest.fixture(scope="module", params=[pytest.param("routed", marks=pytest.mark.soak), "apart"])
 def planned(request: pytest.FixtureRequest) -> tuple[str, unity.PlannedModel]:
-    """The model's name and the fastest plan; without rewrites, which take longer to try."""
+    """The model's name and the fastest plan, without rewrites, which take longer to try."""
     name: str = request.param
     x, y = batch_of(0)
     model = made(name)
@@ -109,7 +110,7 @@ def test_the_fastest_plan_cuts_between_experts(planned: tuple[str, unity.Planned
     assert all(cut == (Shard(0),) for cut in experts.values()), experts
 
 
-def test_it_trains_as_torch_does(planned: tuple[str, unity.PlannedModel]):
+def test_expert_parallel_plan_trains_as_torch(planned: tuple[str, unity.PlannedModel]):
     name, plan = planned
     expected = trained(made(name))
 
@@ -124,7 +125,7 @@ def test_it_trains_as_torch_does(planned: tuple[str, unity.PlannedModel]):
 
 
 class Exchanged(nn.Module):
-    """Tokens that a layer makes, which experts take."""
+    """Tokens that a layer makes and experts take."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,8 +138,8 @@ class Exchanged(nn.Module):
 
 
 def test_tokens_go_to_experts_and_come_back_by_all_to_all():
-    """Samples are cut before and after; what moves in between is one all_to_all each way, in which
-    each device sends each other one its tokens, and both ways again for the gradients."""
+    """Samples are cut before and after the experts. In between each device sends its tokens to
+    every other one: one all_to_all each way, and both again for the gradients."""
     x = torch.zeros(1, 64, 32)
     plan = unity.optimize(
         Exchanged(), (x, x), machine=MACHINE, batch=RANKS, mode="parallel", quiet=True

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.mixtures import Words, looped
+from support.mixtures import Words, mixture_by_loops
 from torch import Tensor, nn
 
 import unity
@@ -21,8 +21,8 @@ F64 = torch.float64
 
 @st.composite
 def layers(draw: st.DrawFn) -> tuple[unity.nn.MixtureOfExperts, Tensor]:
-    """A layer of small sizes and an input; some of whose tokens are the same, so that experts get
-    more than they have places for."""
+    """A small layer and an input with some equal tokens, so that experts get more tokens than they
+    take."""
     torch.manual_seed(draw(st.integers(0, 99)))
     experts = draw(st.integers(1, 5))
     top_k, width = draw(st.integers(1, experts)), draw(st.integers(1, 4))
@@ -65,7 +65,7 @@ def test_a_layer_is_the_loop(made: tuple[unity.nn.MixtureOfExperts, Tensor]):
     moe, x = made
     of = [x, *moe.parameters()]
     out, routing = moe(x)
-    expected = looped(moe, x)
+    expected = mixture_by_loops(moe, x)
     assert torch.allclose(out, expected, rtol=1e-12, atol=1e-12)
     assert routing.logits.shape == (*x.shape[:-1], moe.router.experts)
     upstream = torch.randn_like(out)
@@ -76,22 +76,23 @@ def test_a_layer_is_the_loop(made: tuple[unity.nn.MixtureOfExperts, Tensor]):
 
 
 def test_ties_are_chosen_and_ranked_alike():
-    """Of tokens that are the same, all choose the same, and the first ones find places."""
+    """Equal tokens choose the same experts, and the first ones are taken."""
     router, experts = unity.nn.Router(3, 4, 2), unity.nn.Experts(4, 3, 5)
     moe = unity.nn.MixtureOfExperts(router, experts, capacity_factor=1.0).double()
     nn.init.zeros_(router.logits.weight)
     x = torch.randn(2, 6, 3, dtype=F64)
     out, routing = moe(x)
     assert (routing.weights == 0.5).all()
-    assert torch.allclose(out, looped(moe, x), atol=1e-13)
-    # 3 places for each of two experts: the last three tokens of a row find none.
+    assert torch.allclose(out, mixture_by_loops(moe, x), atol=1e-13)
+    # Each of two experts takes 3 tokens: the last three tokens of a row are dropped.
     assert out[:, :3].abs().sum(-1).min() > 0
     assert not out[:, 3:].any()
 
 
 @pytest.mark.parametrize("factor", [1.0, pytest.param(None, marks=pytest.mark.soak)])
 def test_a_graph_has_no_part_that_is_kept_whole(factor: float | None):
-    """All operators have equations or are cut between slices, and the graph is the module."""
+    """All operators have equations or are cut between slices, and the graph agrees with the
+    module."""
     torch.manual_seed(0)
     mixtures = [
         unity.nn.MixtureOfExperts(
@@ -113,7 +114,7 @@ def test_a_graph_has_no_part_that_is_kept_whole(factor: float | None):
 
 
 def test_an_even_router_has_the_least_loss():
-    """Where all experts are chosen as often and as likely, the loss is top_k."""
+    """If all experts are chosen equally often with equal probability, the loss is top_k."""
     logits = torch.zeros(6, 3)
     chosen = torch.tensor([[0, 1], [1, 2], [2, 0]] * 2)
     even = unity.nn.Routing(chosen, torch.ones(6, 2), logits)

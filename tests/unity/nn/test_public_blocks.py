@@ -1,4 +1,4 @@
-"""A model with a public mixture of experts is planned as it is, in one call."""
+"""A model with a public mixture of experts is planned unchanged, in one call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_plan_says_which_blocks_lost_their_loop():
         model, torch.randn(2, 3, 6), devices=2, planner="data-parallel", quiet=True
     )
     assert "\n1 x MixtralSparseMoeBlock without its loop: " in str(plan)
-    # The module itself was run, loop and all.
+    # The module itself ran, with its loop.
     assert plan.agreement is not None
     assert plan.agreement.gradients == 13
     assert "forward" not in vars(model.block)

@@ -1,4 +1,5 @@
-"""`--batch-norm`: which function planners are given, and that plans, runs and audits say so."""
+"""`--batch-norm`: the function that planners are given, stated by plans and used by runs and
+audits."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def make():
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_library():
-    """Reading it takes a second or two, each time that a command runs."""
+    """Read the library once: reading takes a second or two for each command."""
     with pytest.MonkeyPatch.context() as patch:
         library = load_library()
         for name in ("commands.optimize", "commands.compare"):
@@ -81,7 +82,7 @@ def planned(model, path, *options):
         ]
     ),
 )
-def test_a_plan_states_what_its_batch_norms_are_of(model, options, groups, tmp_path, capsys):
+def test_plan_states_the_groups_of_its_batch_norms(model, options, groups, tmp_path, capsys):
     plan = planned(model, tmp_path / "plan.json", *options)
     assert plan.norm_groups == groups
     said = f"each of {groups} groups of {8 // groups} samples"
@@ -127,7 +128,7 @@ def test_planners_are_compared_on_the_same_function(model, tmp_path, options, gr
 
 
 @pytest.mark.parametrize("given", ["", "both", "0", "-2", "2.0", "1e3", "٣", "9" * 5000, " 2"])
-def test_other_words_are_refused(given):
+def test_other_values_of_batch_norm_are_refused(given):
     with pytest.raises(InputError, match="--batch-norm: expected whole, local or a number"):
         norm_groups(given, "joint", 8)
 

@@ -1,4 +1,4 @@
-"""How commands end: one line and a status, and a traceback only for faults of ours."""
+"""The end of commands: one line and a status. Only faults of ours have a traceback."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def fail(error: BaseException) -> int:
         (KeyboardInterrupt(), 130, ""),
     ],
 )
-def test_errors(capsys: pytest.CaptureFixture[str], error: BaseException, status: int, line: str):
+def test_each_error_has_its_status_and_line(
+    capsys: pytest.CaptureFixture[str], error: BaseException, status: int, line: str
+):
     assert status_of(lambda: run_command(lambda: fail(error))) == status
     assert capsys.readouterr() == ("", line)
 

@@ -1,4 +1,4 @@
-"""What a shell is told when it asks what a command line may go on with."""
+"""Completion: the words that a shell is offered to continue a command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unity.support.completion import ASKED, SHELLS
 
 
 def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str):
-    """What the word that is begun at the end of a command line may become, as bash asks."""
+    """The possible words for the begun word at the end of a command line, as bash asks."""
     monkeypatch.setenv(ASKED, "complete_bash")
     monkeypatch.setenv("COMP_WORDS", typed)
     monkeypatch.setenv("COMP_CWORD", str(len(typed.split(" ")) - 1))

@@ -1,4 +1,4 @@
-"""Options from a file are those of the same flags, and what a file mistakes is one line."""
+"""Options from a file equal those of the flags, and a wrong file is refused in one line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def written(folder: Path, text: str) -> Path:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a command line asks `unity optimize` for."""
+    """The options of `unity optimize` from a command line."""
 
     def given(*arguments: object) -> object:
         seen: list[object] = []
@@ -45,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     return given
 
 
-def test_a_file_asks_for_what_flags_ask_for(asked: Any, tmp_path: Path) -> None:
+def test_options_of_a_file_equal_those_of_flags(asked: Any, tmp_path: Path) -> None:
     flags = ["mlp", "--nodes", 2, "-o", "p.json", "--budget", 2.5, "--no-compare", "--json"]
     flags += ["--mode", "parallel", "--batch-norm", "4", "--machine", "summit"]
     text = """
@@ -82,7 +82,7 @@ def test_every_option_of_every_command_can_be_in_a_file(
                 assert options_of(path, command, parameters(command)).keys() == {parameter.name}
 
 
-def test_what_only_turns_off_is_turned_off(tmp_path: Path) -> None:
+def test_options_that_only_turn_off_are_read_from_a_file(tmp_path: Path) -> None:
     path = written(tmp_path, "[audit]\nno-machine = true\nmachine = 'local'\nsolver = 'z3'\n")
     wanted = {"hardware": False, "machine": "local", "solver": ["z3"]}
     assert options_of(path, "audit", parameters("audit")) == wanted
@@ -107,7 +107,9 @@ def test_what_only_turns_off_is_turned_off(tmp_path: Path) -> None:
         ('[optimize]\n"a\\u001b" = 1', r"has the control character"),
     ],
 )
-def test_what_a_file_mistakes_is_one_line(tmp_path: Path, text: str, problem: str) -> None:
+def test_wrong_file_of_options_is_refused_in_one_line(
+    tmp_path: Path, text: str, problem: str
+) -> None:
     command = "audit" if "audit" in text else "optimize"
     with pytest.raises(InputError, match=problem) as raised:
         options_of(written(tmp_path, text), command, parameters(command))

@@ -49,7 +49,8 @@ def declared(name: str, equation: str, stated: str) -> str:
 
 
 def refusal(tmp_path: Path, text: str) -> str:
-    """Why a file is refused, after its name; the table of operators stays as it was."""
+    """The reason why a file is refused, without the file's name. Checks that the table of operators
+    is unchanged."""
     path, before = written(tmp_path, text), dict(OPERATORS)
     with pytest.raises(InputError) as error:
         load_user_operators(path)
@@ -87,7 +88,7 @@ def test_constants_are_made_as_before():
 
 
 def local_mean(task: KernelTask, x: Tensor) -> Tensor:
-    """Right on whole operands; on a block it divides by the size of the block."""
+    """Correct for whole operands. For a block, it divides by the size of the block."""
     return x.mean()
 
 
@@ -96,7 +97,7 @@ def overwriting(task: KernelTask, x: Tensor) -> Tensor:
 
 
 def picky(task: KernelTask, x: Tensor) -> Tensor:
-    """As a kernel of torch may, it refuses an attribute that is of no use."""
+    """A kernel that refuses an attribute of no use, as kernels of torch may."""
     if task.attributes["step"] == 0:
         raise ValueError("a step of 0")
     return x * task.attributes["step"]

@@ -21,9 +21,8 @@ def steps_of(path):
 
 
 @given(st.lists(st.integers(1, 9)), st.integers(1, 9), st.integers(0, 20), st.booleans())
-def test_what_stays_is_before_the_first_step(before, first, cut, goes_on):
-    """Of a run that wrote up to some step, whatever stands before it, killed in the middle of a
-    line."""
+def test_kept_lines_are_those_of_steps_before_the_first(before, first, cut, goes_on):
+    """A run wrote up to some step, after other content, and was killed in the middle of a line."""
     other, own = lines(*before, run="b"), lines(*range(1, 10))
     content = (other + own)[: len(other + own) - cut]
     kept = content[: kept_bytes(content, Beginning(first, goes_on, "a"))]

@@ -1,4 +1,4 @@
-"""Planners by name: which of them look at pipelines, and what they may cut."""
+"""Planners by name: which of them search pipelines, and what they may cut."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DATA = frozenset({IndexRole.DATA, IndexRole.PIPELINE})
     a_third([Mode.PARALLEL, Mode.JOINT, Mode.SEQUENTIAL]),
 )
 def test_pipelines_are_in_the_space_of_every_mode(mode: Mode, library: Library):
-    """But in that of algebra, which is of data parallelism alone."""
+    """Except the algebra mode, which is of data parallelism alone."""
     machine, graph = load_machine("summit").with_nodes(4), layers(8, 1536, 4096)
     planner = planner_of("joint", machine, library, 600.0, SGD, None, SearchOptions(mode, DATA))
     planned = planner.plan("layers", graph)
@@ -53,8 +53,8 @@ def test_algebra_is_for_data_parallelism_alone(library: Library):
     assert not isinstance(planner_of("joint", *given), WithPipelines)
 
 
-def test_micro_batches_are_cut_along_what_is_allowed_alone(library: Library):
-    """Where there are few samples and large weights, products are cut in columns and in rows."""
+def test_micro_batches_are_cut_along_allowed_dimensions_only(library: Library):
+    """With few samples and large weights, products are cut in columns and in rows."""
     machine, graph = load_machine("summit").with_nodes(1), layers(3, 96, 4096)
     columns = frozenset({IndexRole.MODEL, IndexRole.PIPELINE})
     cut: dict[frozenset[IndexRole] | None, set[str]] = {}
@@ -69,7 +69,7 @@ def test_micro_batches_are_cut_along_what_is_allowed_alone(library: Library):
 
 
 @pytest.mark.parametrize("planner", ["data-parallel", "zero", "expert", "megatron"])
-def test_planners_that_cut_data_need_it(planner: str, library: Library):
+def test_planners_that_cut_data_need_data_to_be_allowed(planner: str, library: Library):
     asked = SearchOptions(dimensions=frozenset({IndexRole.MODEL}))
     given = load_machine("local"), library, 600.0, SGD, None, asked
     with pytest.raises(InputError, match=f"planner {planner}: cuts along data"):

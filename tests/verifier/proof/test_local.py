@@ -1,4 +1,4 @@
-"""Parallel types are theorems: proved for every operator, and not for wrong ones."""
+"""Parallel types are theorems: they are proved for every operator, and wrong ones are not."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_derived_typing_is_proved():
         ("softmax", (2,), Axis("j", (1,), (1,))),
         ("layer_norm", (2, 1, 1), Axis("j", (1, 0, 0), (1,))),
         ("concat", (1, 1), Axis("j", (0, 0), (0,))),
-        ("matmul", (2, 2), Axis("k", (0, 0), (None,))),  # where k does not stand
+        ("matmul", (2, 2), Axis("k", (0, 0), (None,))),  # a dimension without k
         ("matmul", (2, 2), Axis("n", (None, 0), (1,))),
         ("matmul", (2, 2), Axis("n", (None, 1), (0,))),
         ("matmul", (2, 2), Axis("n", (None, 1), (None,))),
@@ -90,7 +90,7 @@ def test_wrong_carriers_are_not_proved(operator, ranks, carriers):
 
 
 def test_a_square_is_not_cut_along_its_sums():
-    """A sum that is squared is no sum of the squares of its parts."""
+    """The square of a sum is not the sum of the squares of its parts."""
     square = Operator("square", "out[i] = (sum k: x[i, k]) * (sum k: x[i, k])")
     call = square()
     assert all(p.proof for p in prove_typing(call, (2,)))

@@ -32,8 +32,7 @@ def check(left: str, right: str, *own: Operator, brief: bool = False, **inputs: 
 
 
 def is_proved(left: str, right: str, *own: Operator, **inputs: int) -> bool:
-    """Without the search for more counterexamples where the proof does not succeed, and without
-    making them small."""
+    """Whether a pair is proved. If not, no further counterexamples are searched or shrunk."""
     return check(left, right, *own, brief=True, **inputs).verdict is Verdict.PROVED
 
 
@@ -155,7 +154,7 @@ def test_cases_on_a_summed_index_stay_inside():
     assert list(case_split((term(outer),), frozenset({"i"}))) == [term(outer)]
 
 
-def test_a_mixed_mask_is_told_apart():
+def test_sum_under_a_mixed_mask_is_refuted():
     """Summed over all of k, rows and reversed rows agree; a mixture of them does not."""
     mask = Operator("mask", "out[i, j] = exp(x[i, j]) if j <= i else exp(x[i, |j| - 1 - j])")
     plain = Operator("plain", "out[i, j] = exp(x[i, j])")
@@ -165,7 +164,7 @@ def test_a_mixed_mask_is_told_apart():
 
 
 def test_reading_outside_of_a_tensor_is_zero():
-    """exp of an element outside is 0 where the tensor is exp(x), and exp(0) where it is x."""
+    """exp of an element outside is 0 if the tensor is exp(x), and exp(0) if it is x."""
     shift = Operator("shift", "x[i] -> out[i] = x[i + 1]")
     back = Operator("back", "x[i] -> out[i] = x[i - 1]")
     exp = Operator("exponential", "out[i] = exp(x[i])")
@@ -223,14 +222,14 @@ def test_two_orders_of_digits_are_never_confused():
 # Verdicts
 
 
-def test_what_is_not_proved_is_unknown(monkeypatch):
+def test_unproved_pair_is_unknown(monkeypatch):
     sides = "slice(concat(x, y, axis=0), axis=0, start=0, size=|x.0|)", "x"
     assert check(*sides, x=1, y=1).verdict is Verdict.PROVED
     monkeypatch.setattr(smt, "check", lambda text: "unknown")
     assert check(*sides, x=1, y=1).verdict is Verdict.UNKNOWN
 
 
-def test_what_is_too_large_is_unknown(monkeypatch):
+def test_pair_with_too_many_terms_is_unknown(monkeypatch):
     monkeypatch.setattr(meaning, "MAX_TERMS", 3)
     left = "multiply(add(x, y), add(x, z))"
     right = "add(multiply(x, add(x, z)), multiply(y, add(x, z)))"
@@ -244,7 +243,7 @@ def test_an_operator_whose_type_is_not_proved_is_in_no_proof(monkeypatch):
     assert check("relu(x)", "relu(scale(x, factor=1.0))", x=1).verdict is Verdict.UNKNOWN
 
 
-def test_conditions_are_what_the_right_side_asks_beyond_the_left():
+def test_conditions_are_those_of_the_right_side_beyond_the_left():
     verdict = check("relu(x)", "combine(relu(partition(x, dim=0, degree=k)), dim=0, degree=k)", x=1)
     assert verdict.conditions == ()
     left = "matmul(x, w)"
@@ -264,7 +263,7 @@ def test_a_proof_is_the_same_every_time():
     assert first.side_conditions >= 2
 
 
-def test_a_script_declares_and_quotes_what_it_uses():
+def test_script_declares_and_quotes_its_symbols():
     text = smt.script([smt.at_least(N - R, 1), smt.at_least(N - R, 1), smt.is_zero(Poly())])
     assert text.splitlines() == [
         "(declare-const |i| Int)",
@@ -279,7 +278,7 @@ def test_a_script_declares_and_quotes_what_it_uses():
     assert smt.model(smt.script([smt.is_zero(R * 2 - 5)])) is None
 
 
-# Names of a rule's own, and values that are undefined
+# Names of a rule's own, and undefined values
 
 
 OWN_NAMES = ("o0", "u0", "u1", "h0", "sigma", "partials", "quotient", "rest", "k", "i", "x", "a0")
@@ -287,7 +286,7 @@ OWN_NAMES = ("o0", "u0", "u1", "h0", "sigma", "partials", "quotient", "rest", "k
 
 @pytest.mark.parametrize("name", OWN_NAMES)
 def test_no_symbol_is_taken_for_one_that_a_proof_makes_up(name: str):
-    """Positions that differ are different, whatever the symbols are called."""
+    """Different positions stay different, whatever the symbols are called."""
 
     def side(start: int) -> str:
         return f"relu(slice(x, axis=0, start={name} + {start}, size=h))"
@@ -333,14 +332,14 @@ ONES = Operator("ones", "x[i, j] -> out[i] = 1")
         ("subtract(pointwise(x), pointwise(x))", "scale(x, factor=0.0)"),
         ("subtract(to_float16(x), to_float16(x))", "scale(x, factor=0.0)"),
         ("ratio(y, n=n)", "ones(y)"),
-        (  # 1/0 and log(0) are infinite to a machine, and what swallows that may do so here alone
+        (  # 1/0 and log(0) are infinite to a machine, and an operator may only drop them here
             "maximum(x, log(z))",
             "multiply(maximum(x, log(z)), exp(subtract(log(z), log(z))))",
         ),
         ("scale(empty(y, n=n), factor=0.0)", "scale(ones(y), factor=0.0)"),
     ],
 )
-def test_what_is_undefined_stays_so(left: str, right: str):
+def test_pair_defined_on_one_side_only_is_not_proved(left: str, right: str):
     operators = (EMPTY, RATIO, ONES, *STAND_INS.values())
     inputs = {"x": 1, "y": 2, "z": 1}
     assert is_proved(left, left, *operators, **inputs)
@@ -360,5 +359,5 @@ def test_what_is_undefined_stays_so(left: str, right: str):
         ("log(concat(x, z, axis=0))", "concat(log(x), log(z), axis=0)"),
     ],
 )
-def test_what_is_defined_in_both_is_proved(left: str, right: str):
+def test_pair_defined_on_both_sides_is_proved(left: str, right: str):
     assert check(left, right, ROW, ONES, x=1, y=2, z=1).verdict is Verdict.PROVED

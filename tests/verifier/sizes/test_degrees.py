@@ -63,7 +63,7 @@ def solutions(
 
 @settings(max_examples=30, deadline=None)
 @given(systems, monomials)
-def test_what_is_implied_holds_in_every_solution(equations, claim):
+def test_implied_equation_holds_in_every_solution(equations, claim):
     basis = Basis.of(equations)
     if basis.contradicts:
         assert not any(True for _ in solutions(equations))
@@ -93,7 +93,7 @@ def test_rows_follow_from_the_equations(equations):
 
 @settings(max_examples=40, deadline=None)
 @given(systems, st.lists(monomials, max_size=2))
-def test_a_witness_is_found_where_there_is_one(equations, whole):
+def test_witness_is_found_exactly_if_a_solution_exists(equations, whole):
     solution = solve(equations, whole, SYMBOLS)
     if solution is None:
         assert not any(True for _ in solutions(equations, whole))
@@ -112,7 +112,7 @@ def test_a_witness_may_be_large():
     assert solution == {"x.d0": 2**9 * 5**3}
 
 
-def test_there_is_no_witness_for_a_fraction_or_a_root():
+def test_fraction_or_root_has_no_witness():
     k, x = Powers.of("k"), Powers.of("x.c")
     assert solve([k.over(Powers.number(1))], [], ["k"]) is None
     assert solve([x.times(x).over(Powers.number(2))], [], ["x.c"]) is None
@@ -120,7 +120,7 @@ def test_there_is_no_witness_for_a_fraction_or_a_root():
     assert solve([Powers.number(6)], [], []) is None
 
 
-def test_monomials():
+def test_monomials_multiply_divide_and_print():
     k, j = Powers.of("k"), Powers.of("j")
     assert k.times(j) == j.times(k)
     assert k.over(k) == ONE

@@ -23,7 +23,7 @@ from verifier.trusted.sizes.runs import Group, free_runs, keeps_runs, widened
 SOUND = [line for line in lines("sound") if free_runs(*parse(line))]
 FIELD = PrimeField(generic=True)
 OUTER, INNER = 2, 3
-"""The sizes of the two axes that are put in the place of one."""
+"""The sizes of the two axes that replace one."""
 
 
 def test_axes_that_are_read_along_are_not_free():
@@ -131,8 +131,8 @@ SIZES = {"at": 1, "start": 0, "before": 1, "classes": 3, **dict.fromkeys(TWOS, 2
 
 @each("operator", COMPUTING, ids=lambda o: o.name)
 def test_two_axes_in_the_place_of_one_compute_the_same(operator: Operator):
-    """By the reference evaluation: what an operator gives for two axes is what it gives for these
-    merged into one, and likewise for an axis of one element left out."""
+    """By the reference evaluation: an operator gives the same for two axes as for these merged into
+    one, and likewise for an axis of one element left out."""
     checked = 0
     for instance in instances(operator):
         node = Node(instance.call, tuple(tensor(f"x{i}", r) for i, r in enumerate(instance.ranks)))
@@ -145,7 +145,7 @@ def test_two_axes_in_the_place_of_one_compute_the_same(operator: Operator):
 
 
 def assert_same(side: tuple[Value, ...], group: Group, axes: tuple[int, ...]) -> None:
-    """The outputs have the same elements with some axes in the place of each of a group."""
+    """Check that the outputs have the same elements if some axes replace each axis of a group."""
     changed, _ = widened(side, side, {group: len(axes)})
     rng = np.random.default_rng(0)
     attributes = {**dict.fromkeys(side[0].node.operator_call.operator.reals, 3), **SIZES}
@@ -167,7 +167,7 @@ def assert_same(side: tuple[Value, ...], group: Group, axes: tuple[int, ...]) ->
 
 @each("count", [0, 2])
 @each("line", SOUND[::2])
-def test_what_is_proved_for_one_axis_is_proved_for_others(line: str, count: int):
+def test_rule_proved_for_one_axis_is_proved_for_runs_of_axes(line: str, count: int):
     left, right = parse(line)
     for group in free_runs(left, right):
         pair = widened(left, right, {group: count})
@@ -176,5 +176,5 @@ def test_what_is_proved_for_one_axis_is_proved_for_others(line: str, count: int)
             assert decision.verdict is Verdict.PROVED, [print_value(v) for s in pair for v in s]
 
 
-def test_there_are_such_rules():
+def test_more_than_20_sound_rules_have_free_axes():
     assert len(SOUND) > 20

@@ -45,7 +45,7 @@ def shape(text: str, **inputs: int) -> str:
         ("combine(x, dim=0, degree=k)", "|x.0|, |x.1|"),
     ],
 )
-def test_shapes(text, expected):
+def test_shape_of_a_value(text, expected):
     assert shape(text, x=2, y=2) == expected
 
 
@@ -60,7 +60,7 @@ def test_sizes_that_do_not_fit(text):
         sizes_of(text, x=2, y=2)
 
 
-def test_equations():
+def test_equations_of_sizes_are_solved_or_refused():
     sizes = Sizes()
     sizes.equal(A * 2, B * 2)
     assert sizes.resolve(A - B) == Poly()

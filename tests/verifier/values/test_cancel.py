@@ -1,5 +1,5 @@
-"""Sums cancel against their reciprocals, and ranges say what conditions said, and no more: every
-rewritten value is the old one, by adding it up."""
+"""Sums cancel against their reciprocals, and conditions become equal ranges. Every rewritten value
+equals the old one, by adding it up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIMPLIFIER = Simplifier(is_size, lambda value, size: False)
 
 
 def number(form: NormalForm, known: dict[str, int]) -> float:
-    """A value with elements that depend on their place."""
+    """A value whose elements depend on their place."""
     return sum(_term(term, known) for term in form)
 
 
@@ -90,7 +90,7 @@ CANCELLED = [
         1,
     ),
 ]
-"""Values, and how many reciprocals are left of each."""
+"""Values, and the number of reciprocals that are left of each."""
 
 
 @pytest.mark.parametrize(("form", "left"), CANCELLED)

@@ -1,4 +1,4 @@
-"""Indices of a sum that are determined as the digits of one number."""
+"""Indices of a sum that are the digits of one number."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def solved(value: Poly, guards: tuple[Poly, ...] = ()) -> Case:
 
 
 def counted(value: Poly, guards: tuple[Poly, ...], known: dict[str, int]) -> int:
-    """How often a value is the coordinate."""
+    """The number of times that a value is the coordinate."""
     points = (
         {**known, AT: at, LOW: low} for at, low in product(range(known["d"]), range(known["b"]))
     )
@@ -48,7 +48,7 @@ def counted(value: Poly, guards: tuple[Poly, ...], known: dict[str, int]) -> int
 
 
 def said(case: Case, known: dict[str, int]) -> int:
-    """How often it is, by a case."""
+    """The number of times, by a case."""
     names = [name for name, _ in case.free]
     spans = [range(size.evaluate(known)) for _, size in case.free]
     points = ({**known, **dict(zip(names, at, strict=True))} for at in product(*spans))
@@ -83,7 +83,7 @@ def test_only_digits_of_one_number_are_joined(name: str):
     u=st.integers(0, 15),
     bound=st.sampled_from([Poly.of(AT) - Poly.of(1), Poly.of(LOW) - Poly.of(AT)]),
 )
-def test_a_condition_on_one_digit_keeps_them_apart(d: int, b: int, u: int, bound: Poly):
+def test_condition_on_one_digit_prevents_joining_the_digits(d: int, b: int, u: int, bound: Poly):
     known = {"d": d, "b": b, U: u}
     case = solved(DIGITS, (bound,))
     assert case.free

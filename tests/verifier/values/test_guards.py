@@ -16,7 +16,7 @@ from verifier.trusted.values.guards import SureGuards
 RANGES = {"i": Poly.of("|n|"), "j": Poly.of("|m|"), "h": Poly.of("|n|") - Poly.of("at")}
 SYMBOLS = (*RANGES, "|n|", "|m|", "at", "top")
 SURE = SureGuards(RANGES.get, lambda name: name != "top", lambda value: value == RANGES["h"])
-"""``at`` is known to be at least 0 and less than ``|n|``, ``top`` may be anything."""
+"""``at`` is known to be at least 0 and less than ``|n|``. ``top`` may be any number."""
 
 monomials = st.lists(st.sampled_from(SYMBOLS), max_size=2).map(lambda names: tuple(sorted(names)))
 guards = st.lists(st.tuples(monomials, st.integers(-2, 2)), min_size=1, max_size=4).map(
@@ -25,7 +25,7 @@ guards = st.lists(st.tuples(monomials, st.integers(-2, 2)), min_size=1, max_size
 
 
 def left(guard: Poly) -> Term | None:
-    """What is left of 1 under a guard, if it is not 0."""
+    """The rest of 1 under a guard. None if it is 0."""
     form = SURE.dropped((Term(Fraction(1), guards=(guard,)),))
     return form[0] if form else None
 
@@ -51,14 +51,14 @@ POINTS = list(points())
 
 @settings(max_examples=133)
 @given(guard=guards)
-def test_what_is_dropped_holds_everywhere(guard: Poly):
+def test_dropped_conditions_hold_everywhere(guard: Poly):
     if is_dropped(guard):
         assert all(guard.evaluate(point) >= 0 for point in POINTS)
 
 
 @settings(max_examples=133)
 @given(guard=guards)
-def test_what_is_0_never_holds(guard: Poly):
+def test_conditions_of_terms_that_vanish_never_hold(guard: Poly):
     if left(guard) is None:
         assert all(guard.evaluate(point) < 0 for point in POINTS)
 
@@ -89,5 +89,5 @@ def test_positions_within_a_merged_dimension_are_dropped(text: str):
 @pytest.mark.parametrize(
     "text", ["+|n|*|m| -i*|m| -j -2", "+i -j", "+top", "+|m| -i -1", "+i -at", "+|n| -i -top"]
 )
-def test_what_may_fail_is_kept(text: str):
+def test_conditions_that_may_fail_are_kept(text: str):
     assert not is_dropped(of(text))

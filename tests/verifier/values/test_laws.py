@@ -1,4 +1,4 @@
-"""Each law is proved or cited, each is put to use, and nothing else is."""
+"""Each law is proved or cited, each is used, and nothing else is."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ EXAMPLES: dict[Law, tuple[NormalForm, NormalForm]] = {
         (*X_ALONE, *value(Element("x", (SIZE + AT,)))),
     ),
 }
-"""For each law two values that it makes equal, the second as the laws leave it."""
+"""For each law, two values that it makes equal. The second is the simplified form."""
 
 
 def simplified(form: NormalForm, using: frozenset[Law]) -> list[object]:
@@ -136,7 +136,7 @@ def test_relu_is_a_maximum_from_the_start():
     assert term.factors == (Function.of("max", value(Element("0", (AT,))), ()),)
 
 
-def test_there_is_an_example_of_every_other_law():
+def test_every_law_except_relu_has_an_example():
     assert EXAMPLES.keys() | {laws.RELU} == LAWS
 
 
@@ -153,8 +153,8 @@ def parts(form: Sequence[Term]) -> list[NormalForm]:
     return [tuple(form), *(p for f in functions for a in f.args for p in parts(a.form))]
 
 
-def test_nothing_but_laws_changes_a_value():
-    """Given no law, values stay as they are: what is applied is what is listed."""
+def test_only_laws_change_a_value():
+    """Without laws, values are unchanged: only the listed laws are applied."""
     for pair in EXAMPLES.values():
         for form in (part for side in pair for part in parts(side)):
             whole = value(Function("max", (Argument(form),)), exp(form), recip(form), log(form))
@@ -163,7 +163,7 @@ def test_nothing_but_laws_changes_a_value():
                 assert simplified(given, frozenset()) == as_given
 
 
-def test_what_rewrites_ask_for_are_the_laws():
-    """Each rewrite is behind a question for its law, but for relu, which is read as a maximum."""
+def test_laws_that_rewrites_ask_for_are_all_laws():
+    """Each rewrite asks for its law, except relu, which is read as a maximum."""
     asked = set(re.findall(r"laws\.(\w+) (?:not )?in self\.laws", inspect.getsource(simplify)))
     assert {vars(laws)[name] for name in asked} | {laws.RELU} == LAWS

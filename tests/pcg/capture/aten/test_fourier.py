@@ -1,4 +1,4 @@
-"""Fourier transforms and functions of complex numbers: values and gradients are those of torch."""
+"""Fourier transforms and functions of complex numbers: values and gradients equal torch's."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CASES: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class Every(nn.Module):
-    """All cases at once, as an export takes long to begin; the loss weighs their elements."""
+    """All cases at once, because an export takes long to begin. The loss weighs their elements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def test_values_and_gradients_are_those_of_torch() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_has_gradients(name: str) -> None:
+def test_each_function_has_gradients(name: str) -> None:
     """Otherwise there would be nothing to compare."""
     x = torch.randn(SHAPE, dtype=torch.float64, requires_grad=True)
     CASES[name](x).square().sum().backward()

@@ -1,4 +1,4 @@
-"""Random numbers of every kind: those of the module, drawn for the graph as for the module."""
+"""Random numbers of every kind, drawn for the graph as for the module."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Noisy(nn.Module):
 
 
 def stochastic_depth(x: Tensor) -> Tensor:
-    """As vision models write it: whole samples are dropped."""
+    """Stochastic depth as in vision models: whole samples are dropped."""
     kept = 0.8 + torch.rand((x.shape[0], 1), dtype=x.dtype)
     return x + x.div(0.8) * kept.floor_()
 
@@ -44,14 +44,14 @@ def drop_path(x: Tensor) -> Tensor:
 
 
 def of_several_kinds(x: Tensor) -> Tensor:
-    """In another order than their names have; one is not needed."""
+    """Draws in another order than that of their names. One is not needed."""
     first = torch.randn_like(x)
     torch.rand(2)
     return f.dropout(x, 0.4) * torch.rand_like(x) + f.dropout(first, 0.2) * x
 
 
 def layer_drop(x: Tensor) -> Tensor:
-    """A uniform number is never below 0."""
+    """A random layer drop that never happens: a uniform number is never below 0."""
     return x * 3 if torch.rand([]) < 0.0 else x
 
 
@@ -105,7 +105,7 @@ DRAWS: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("name", a_third(DRAWS))
-def test_what_is_drawn_is_used_as_the_module_does(name: str) -> None:
+def test_random_numbers_are_used_as_in_the_module(name: str) -> None:
     torch.manual_seed(0)
     module, rows = Noisy(DRAWS[name]), (torch.zeros(3, 4),)
     comparison = compare_module(module, rows, capture(module, rows), "model")
@@ -123,7 +123,7 @@ REFUSED: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("name", a_third(REFUSED))
-def test_other_draws_are_refused_by_their_line(name: str) -> None:
+def test_unsupported_random_functions_are_refused_by_their_line(name: str) -> None:
     with pytest.raises(Exception, match=rf"test_random\.py: line \d+: aten\.{name}.*draws random"):
         capture(Noisy(REFUSED[name]), (torch.zeros(3, 4),))
 
@@ -137,7 +137,7 @@ def test_a_branch_by_a_random_number_is_refused() -> None:
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_numbers_of_a_checkpoint_are_drawn_once(reentrant: bool) -> None:
-    """It draws them again on the way back, and then they are the same."""
+    """The checkpoint draws them again in the backward pass, and they have to be the same."""
     module = Noisy(lambda x: checkpoint(f.dropout, x, 0.5, use_reentrant=reentrant) ** 2)
     rows = (torch.zeros(3, 4),)
     comparison = compare_module(module, rows, capture(module, rows), "model")
@@ -145,8 +145,8 @@ def test_numbers_of_a_checkpoint_are_drawn_once(reentrant: bool) -> None:
     assert comparison.error < 1e-12
 
 
-def test_which_numbers_nobody_needs_has_to_be_known() -> None:
-    """Of two of one shape it is not."""
+def test_unused_random_numbers_of_equal_shape_are_not_compared() -> None:
+    """Of two draws of one shape it is not known which one is unused."""
     module = Noisy(lambda x: (torch.rand_like(x), x * torch.rand_like(x))[1])
     rows = (torch.zeros(3, 4),)
     comparison = compare_module(module, rows, capture(module, rows), "model")
@@ -155,7 +155,7 @@ def test_which_numbers_nobody_needs_has_to_be_known() -> None:
 
 
 class Alone(nn.Module):
-    """A function's own numbers."""
+    """The random numbers of a function, without a module."""
 
     def __init__(self, function: Callable[[], Tensor]) -> None:
         super().__init__()
@@ -175,11 +175,11 @@ MOMENTS: dict[str, tuple[Callable[[], Tensor], float, float]] = {
     "bernoulli": (lambda: torch.empty(SIZE).bernoulli_(0.2), 0.2, 0.4),
     "exponential": (lambda: torch.empty(SIZE).exponential_(2.0), 0.5, 0.5),
 }
-"""With the mean and standard deviation of the distribution."""
+"""Functions with the mean and the standard deviation of their distribution."""
 
 
 @pytest.mark.parametrize("name", a_third(MOMENTS))
-def test_distributions(name: str) -> None:
+def test_random_numbers_have_the_moments_of_their_distribution(name: str) -> None:
     function, mean, deviation = MOMENTS[name]
     graph = capture(Alone(function), (torch.ones(2),)).graph
     leaves = {n.leaf.name: torch.ones(n.leaf.shape, dtype=torch.float64) for n in graph.leaves}

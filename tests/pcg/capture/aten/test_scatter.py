@@ -1,4 +1,4 @@
-"""Sums by place as torch writes them: what they are to a graph, and what fails as torch does."""
+"""Sums by place as torch writes them: their operators in a graph, and their errors as in torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEAR = 1e-12
 
 
 class Placed(nn.Module):
-    """A sum of a source at places of weights; the loss weighs its elements."""
+    """A sum of a source at places of weights. The loss weighs its elements."""
 
     def __init__(self, function: Sum, *shape: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Placed(nn.Module):
 
 
 def captured_of(module: nn.Module, *inputs: Tensor) -> Captured:
-    """The graph of a module, which agrees with it on other ids too."""
+    """The graph of a module. It agrees with the module on other ids too."""
     torch.manual_seed(0)
     with default_dtype(torch.float64):
         captured = capture(module, inputs)
@@ -93,13 +93,14 @@ def test_ids_of_each_element() -> None:
     ids = torch.tensor([[0, 1], [1, 1], [4, 3], [2, 0], [0, 0], [1, 2]])
     captured = captured_of(Placed(lambda x, ids, y: x.scatter_add(0, ids, y)), ids)
     assert "scatter_add" in names(captured)
-    # Along one of the two they are alike, and that is not the one along which they are ids.
+    # The ids are equal along one of the two axes, and that is not the axis along which they are
+    # ids.
     alike = Placed(lambda x, ids, y: x.scatter_add(0, ids.expand(EDGES, -1), y))
     assert "scatter_add" in names(captured_of(alike, torch.tensor([3, 1])))
 
 
-def test_one_edge_and_one_node() -> None:
-    """The only place that there is is that of no other id, whatever the example says."""
+def test_ids_of_one_edge_and_one_node_are_below_1() -> None:
+    """There is only one place, so the ids are below 1, whatever the example has."""
     module = Placed(lambda x, ids, y: x[:1].index_add(0, ids, y), 1, WIDTH)
     captured = captured_of(module, torch.tensor([0]))
     (below,) = (node.leaf.below for node in captured.graph.leaves if node.leaf.below)
@@ -142,7 +143,7 @@ KEPT: dict[str, Sum] = {
 
 
 @pytest.mark.parametrize("name", a_third(KEPT))
-def test_what_has_no_equation_is_torchs_own(name: str) -> None:
+def test_scatters_without_an_equation_stay_functions_of_torch(name: str) -> None:
     captured = captured_of(Placed(KEPT[name]), EDGE_IDS)
     assert not names(captured) & {"index_add", "scatter_add"}
 
@@ -181,12 +182,12 @@ MASKED: dict[str, Sum] = {
 
 
 @pytest.mark.parametrize("name", a_third(MASKED))
-def test_what_is_put_where_a_mask_is(name: str) -> None:
+def test_masked_writes_are_not_opaque(name: str) -> None:
     assert captured_of(Placed(MASKED[name]), EDGE_IDS).opaque == ()
 
 
 def test_too_few_rows_for_a_mask_do_not_go_unseen() -> None:
-    """Torch refuses them; here what is missing is infinite."""
+    """Torch refuses them. Here the missing elements are infinite."""
     module = Placed(lambda x, ids, y: x.masked_scatter((ids[:NODES] > 0)[:, None], y[:2]))
     with default_dtype(torch.float64):
         good, bad = torch.tensor([0, 1, 0, 2, 0, 0]), torch.tensor([0, 1, 1, 2, 0, 0])
@@ -224,7 +225,7 @@ def second_row(x: Tensor, ids: Tensor, y: Tensor) -> Tensor:
 
 
 WRONG: dict[str, tuple[Sum, int, int]] = {
-    # The function, the least id of the example, and one that is none.
+    # The function, the least id of the example, and an id out of range.
     "beyond the last": (OF_SLICES["index_add"], 0, NODES),
     "negative to index_add": (OF_SLICES["index_add"], 0, -1),
     "negative to scatter_add": (OF_SLICES["expanded"], 0, -1),

@@ -1,4 +1,4 @@
-"""Views by strides that reach beyond their tensor are refused, by the line that takes them."""
+"""Views by strides that reach beyond their tensor are refused by their line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ BEYOND = {
     "copies": lambda x: x[:, None].expand(4, 2, 6).as_strided((2, 3), (6, 1), 1),
     "replaced": lambda x: torch.as_strided_scatter(x, x[:2, :2], (2, 2), (6, 1), 1),
 }
-"""Which a plan, that says how tensors lie in memory, would not keep."""
+"""Views of memory that a plan would not keep, because the plan decides how tensors lie in
+memory."""
 
 
 @pytest.mark.parametrize("name", BEYOND)
-def test_what_lies_in_memory_beside_a_tensor_is_one_line(name: str) -> None:
+def test_view_beyond_its_tensor_is_refused_by_its_line(name: str) -> None:
     class Reads(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""What rows of operators are found to make, once for ranks alike, is what each makes by itself."""
+"""Rows of operators are followed together for equal ranks, with the same result as one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from runtime.program.validate.passes import PassesCheck, Sync
 
 
 def held(plan: Plan, readings: int, monkeypatch) -> tuple[list[dict[str, str]], int]:
-    """What each rank holds in the end, by register, and how many operators were looked at."""
+    """The values that each rank holds in the end, by register, and the number of operators
+    followed."""
     lowering = Lowering(plan)
     programs = [lowering.program(rank) for rank in range(lowering.ranks)]
     meaning, forms, lanes = PlanMeaning(plan, "plan"), alike.Forms(), Lanes()
@@ -34,7 +35,7 @@ def held(plan: Plan, readings: int, monkeypatch) -> tuple[list[dict[str, str]], 
 
 
 @pytest.mark.parametrize("name", a_third(NAMES))
-def test_rows_make_what_their_operators_make(name, monkeypatch):
+def test_rows_of_equal_operators_make_the_same_values_as_one_by_one(name, monkeypatch):
     plan = small_plan(name)
     each, all_of_them = held(plan, 0, monkeypatch)
     at_once, some = held(plan, alike.MATCHES, monkeypatch)

@@ -1,4 +1,4 @@
-"""Programs that take statistics of the first group of samples, of just these, are accepted."""
+"""Only programs that take statistics of the first group of samples are accepted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ y = combine(sigmoid(partition(x, dim=0, degree=4)), dim=0, degree=4)
 return mean_loss(ghost_batch_norm(scale(y, factor=1.0), w, b, groups={groups}, eps=0.1))
 """
 PLANS = {"normed": (CUT, 2), "taken once more": (APART, 4)}
-"""Norms that give statistics as well, and a tensor that no norm reads, with their devices."""
+"""Norms that also give statistics, and a tensor that no norm reads, with their devices."""
 
 
 def plan_of(name: str, groups: int) -> Plan:
@@ -47,7 +47,7 @@ def programs_of(plan: Plan) -> list[Program]:
 
 
 def changed(programs: list[Program], change) -> list[Program]:
-    """The programs with what takes statistics on rank 0 changed."""
+    """The programs with another instruction for the statistics on rank 0."""
 
     def other(instruction: Instruction) -> Instruction:
         takes = isinstance(instruction, Run) and instruction.call.operator in (
@@ -64,15 +64,15 @@ def changed(programs: list[Program], change) -> list[Program]:
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("groups", [2, 4, 8])
-def test_those_of_the_first_group_are_accepted(name: str, groups: int):
+def test_statistics_of_the_first_group_are_accepted(name: str, groups: int):
     plan = plan_of(name, groups)
     validate(plan, programs_of(plan))
 
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("factor", [0.5, 2])
-def test_those_of_more_or_fewer_samples_are_refused(name: str, factor: float):
-    """Also where the programs agree with one another, but not with what the plan says."""
+def test_statistics_of_more_or_fewer_samples_are_refused(name: str, factor: float):
+    """Also if the programs agree with one another, but not with the plan."""
     plan = plan_of(name, 4)
     other = replace(plan, norm_groups=round(4 / factor))
     with pytest.raises(ProgramError, match="rank 0"):
@@ -80,7 +80,7 @@ def test_those_of_more_or_fewer_samples_are_refused(name: str, factor: float):
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, -2, 1.5, None])
-def test_other_rows_are_refused(rows: object):
+def test_statistics_of_other_rows_are_refused(rows: object):
     def change(run: Run) -> Run:
         return replace(run, task=KernelTask({"rows": rows}, {}, {}))
 

@@ -1,4 +1,4 @@
-"""What is found by following ranks in lockstep is what each rank is found to do by itself."""
+"""Following ranks in lockstep gives the same result as following each rank by itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from runtime.program.validate.lockstep import ClassLanes, NamedGroups, follow_to
 from runtime.program.validate.meaning import PlanMeaning
 
 EACH = 40
-"""How many mutants of a plan are taken, evenly of all."""
+"""The number of mutants of a plan that are tried, evenly spread over all."""
 
 
 LEAVES = "x = input[8, 4]\nw = weight[4]\nb = weight[4]\nv = weight[4, 8]\n"
@@ -50,7 +50,7 @@ return mean_loss(multiply(whole, whole))
 
 
 def with_statistics() -> Plan:
-    """Each rank norms channels of its own, and takes their statistics."""
+    """A plan in which each rank norms its own channels and takes their statistics."""
     model, graph = parse_graph(LEAVES + MODEL), parse_graph(LEAVES + BY_CHANNEL)
     (value,) = (n for n, v in named_values(model).items() if v.node.name == "sigmoid")
     (at,) = (n for n, v in named_values(graph).items() if v.node.name == "sigmoid")
@@ -59,7 +59,7 @@ def with_statistics() -> Plan:
 
 
 def with_copies() -> Plan:
-    """All ranks have the loss, and one of them counts."""
+    """A plan in which all ranks have the loss, and one of them counts."""
     model, graph = parse_graph(LEAVES + SQUARES), parse_graph(LEAVES + BY_COLUMNS)
     return make_plan(model, graph, 4, {})
 
@@ -84,14 +84,14 @@ def each_alone(plan: Plan, programs: Sequence[Program]) -> list[Holdings]:
 
 
 def shown(kept: Holdings, program: Program) -> dict[str, str]:
-    """What a rank holds of what ends are checked by."""
+    """The final values of a rank that the checks of a program read."""
     names = {*program.outputs, *([program.loss] if program.loss else [])}
     held = {name: str(kept.contents.get(name)) for name in names}
     return held | {name: str(content) for name, content in kept.statistics.items()}
 
 
 @pytest.mark.parametrize("name", a_third(ALL))
-def test_lockstep_finds_what_each_rank_is_found_to_do(name):
+def test_lockstep_result_equals_that_of_following_each_rank(name):
     plan, programs = lowered(name)
     followed = in_lockstep(plan, programs)
     if followed is None:
@@ -103,8 +103,8 @@ def test_lockstep_finds_what_each_rank_is_found_to_do(name):
 
 
 @pytest.mark.parametrize("name", [*OWN, "columns then rows", "data"])
-def test_nothing_is_accepted_in_lockstep_alone(name):
-    """Each mutant that lockstep takes is right to the end when each rank is followed by itself."""
+def test_mutants_accepted_in_lockstep_are_accepted_rank_by_rank(name):
+    """If lockstep accepts a mutant, following each rank by itself accepts it too."""
     plan, programs = lowered(name)
     mutations = list(mutants(programs))
     for mutant in islice(mutations, 0, None, max(1, len(mutations) // EACH)):
@@ -123,7 +123,7 @@ def test_nothing_is_accepted_in_lockstep_alone(name):
 
 
 def test_classes_meet_the_like():
-    """Ranks 0 and 3 have the loss; pairs meet, then all in a circle of three."""
+    """Ranks 0 and 3 have the loss. Pairs meet, then all ranks in a circle of three."""
     pairs = NamedGroups([(0, 1), (0, 1), (2, 5), (3, 4), (3, 4), (2, 5)])
     lanes = ClassLanes(["loss", None, None, "loss", None, None], [pairs])
     assert lanes.stands_for == [0, 1, 2, 0, 1, 2]

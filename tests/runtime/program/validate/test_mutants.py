@@ -1,4 +1,4 @@
-"""Programs with one mistake are refused, in a line that says where."""
+"""Programs with one mistake are refused, in a line that names its place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runtime.program.lower import Lowering
 from runtime.program.validate import ProgramError, validate
 
 EACH = 20
-"""How many mutants of a plan are taken, evenly of all."""
+"""The number of mutants of a plan that are tried, evenly spread over all."""
 
 
 def caught(plan: Plan, mutant: Mutant) -> bool:

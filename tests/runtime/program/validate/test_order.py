@@ -1,4 +1,4 @@
-"""What a validation says that ranks post is what they post when they run."""
+"""The order of communication that a validation foresees is the order in a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = 3
 
 
 class Recorded(Lanes):
-    """What each rank posts, in order, in the words of ``posted``."""
+    """Records the operations of each rank, in order, in the words of ``posted``."""
 
     def __init__(self, ranks: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def expected(lowering: Lowering) -> list[list[object]]:
 
 
 def posted(lowering: Lowering, steps: int) -> list[list[object]]:
-    """What ranks post to the network in some steps."""
+    """The operations that ranks post to the network in some steps."""
 
     def work(world):
         executor = Executor(lowering.program(world.rank), world, "fp64")
@@ -77,7 +77,7 @@ def posted(lowering: Lowering, steps: int) -> list[list[object]]:
 @pytest.mark.parametrize(
     ("name", "small"), [*((name, True) for name in NAMES), ("1f1b", False), ("tail", False)]
 )
-def test_ranks_post_what_was_foreseen(name, small, monkeypatch):
+def test_ranks_post_communication_in_the_foreseen_order(name, small, monkeypatch):
     if small:  # every gradient by itself
         monkeypatch.setattr(buckets, "FIRST_BYTES", 1)
         monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
@@ -90,7 +90,7 @@ def test_ranks_post_what_was_foreseen(name, small, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_blocks_are_those_that_run(name):
+def test_validated_blocks_equal_the_executed_blocks(name):
     lowering = Lowering(small_plan(name))
     for rank in range(lowering.ranks):
         program = lowering.program(rank)
@@ -133,7 +133,7 @@ def test_a_message_that_nobody_takes_is_left_over():
 
 
 def test_a_group_does_one_thing_after_the_other():
-    """Two ranks post to one group in different orders, which ends in two groups."""
+    """Two ranks post to one group in different orders. With two groups both ranks end."""
 
     def work(lanes, rank, keys):
         first, second = (message(rank, (1,), ()), message(rank, (), (1,)))

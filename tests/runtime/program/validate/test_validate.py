@@ -1,4 +1,4 @@
-"""Programs that are lowered from plans are found to be those of their plans."""
+"""Programs that are lowered from plans are valid programs of these plans."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_pipelines(name, slices, stages, kind):
 
 
 def test_a_tensor_that_is_repeated_to_the_shape_of_another_has_no_gradient():
-    """Such as the angles of rotary positions, which are multiplied with queries."""
+    """For example, the angles of rotary positions, which are multiplied with queries."""
     text = """
     x = input[8, 12]
     w = weight[12, 16]

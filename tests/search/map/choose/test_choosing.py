@@ -1,4 +1,4 @@
-"""Sums that count once what is moved once for several readers."""
+"""Sums that count a resharding once if several readers share it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def readers(graph: Graph, maker: Node) -> list[tuple[Node, int]]:
     return [(node, at) for node, at in operands if node.inputs[at].node is maker]
 
 
-def test_by_default_all_readers_want_one_layout() -> None:
+def test_all_readers_share_one_layout_by_default() -> None:
     (h,) = (node for node in GRAPH.operators if len(readers(GRAPH, node)) > 1)
     assert CHOOSER.shared(GRAPH) == dict.fromkeys(readers(GRAPH, h), 1 / 3)
 

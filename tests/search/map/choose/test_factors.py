@@ -1,4 +1,4 @@
-"""Variable elimination against trying every choice."""
+"""Variable elimination, against trying every choice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def total(factors: list[Factor], choice: tuple[int, ...]) -> float:
 
 
 @given(sums())
-def test_it_finds_the_least_sum_and_a_choice_that_has_it(problem):
+def test_elimination_finds_the_least_sum_and_its_choice(problem):
     sizes, factors = problem
     minimum, choice = least(sizes, factors)
     every = product(*(range(size) for size in sizes))
@@ -49,7 +49,7 @@ def test_a_choice_among_fewer_values_is_one_among_all(problem):
 
 
 def chain(blocks: int) -> tuple[list[int], list[Factor]]:
-    """The same block again and again, each a variable that depends on the one before."""
+    """Equal blocks in a row, each a variable that depends on the one before."""
     rng = np.random.default_rng(0)
     own, edge = rng.random(8), rng.random((8, 8))
     factors = [Factor((v,), own) for v in range(blocks)]
@@ -58,7 +58,7 @@ def chain(blocks: int) -> tuple[list[int], list[Factor]]:
 
 
 def test_blocks_that_are_alike_are_added_up_once():
-    """Beyond a few blocks, further ones take no further sums."""
+    """Beyond a few blocks, further blocks need no further sums."""
     made: list[int] = []
     for blocks in (50, 200):
         elimination = _Elimination(*chain(blocks))
@@ -68,7 +68,7 @@ def test_blocks_that_are_alike_are_added_up_once():
 
 
 def test_any_number_of_settled_variables():
-    """numpy has 64 axes at most; what is settled needs none."""
+    """numpy has 64 axes at most. Settled variables need none."""
     count = 100
     star = [Factor((0, v), np.array([[float(v)], [0.0]])) for v in range(1, count)]
     minimum, choice = least([2] + [1] * (count - 1), star)

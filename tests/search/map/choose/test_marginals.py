@@ -1,4 +1,4 @@
-"""Message passing keeps the values of which the least sum is made."""
+"""Message passing keeps the values that make up the least sum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Sum = tuple[list[int], list[Factor]]
 
 @st.composite
 def sums(draw: st.DrawFn, *, chain: bool = False) -> Sum:
-    """Tables of one variable each and of pairs, with entries that are impossible."""
+    """Tables of one variable and of pairs, with impossible entries."""
     count = draw(st.integers(2, 6))
     sizes = draw(st.lists(st.integers(1, 4), min_size=count, max_size=count))
     numbers = np.random.default_rng(draw(st.integers(0, 1 << 20)))
@@ -32,8 +32,8 @@ def sums(draw: st.DrawFn, *, chain: bool = False) -> Sum:
 
 
 @given(sums(chain=True))
-def test_on_a_chain_one_value_of_each_is_enough(problem: Sum):
-    """On a chain one pass there and back is exact; where branches meet, or part, it is not."""
+def test_one_value_of_each_variable_is_enough_on_a_chain(problem: Sum):
+    """On a chain, one pass there and back is exact. With branches it is not."""
     sizes, factors = problem
     values = promising(sizes, factors, 1)
     minimum, _ = least([len(v) for v in values], restricted(factors, values))
@@ -41,7 +41,7 @@ def test_on_a_chain_one_value_of_each_is_enough(problem: Sum):
 
 
 @given(sums(), st.integers(1, 3))
-def test_few_values_are_left_and_a_choice_among_all(problem: Sum, most: int):
+def test_restricted_values_are_few_and_hold_a_full_choice(problem: Sum, most: int):
     sizes, factors = problem
     values = promising(sizes, factors, most)
     assert all(len(v) <= most + 1 for v in values)
@@ -51,7 +51,7 @@ def test_few_values_are_left_and_a_choice_among_all(problem: Sum, most: int):
 
 
 @given(sums())
-def test_of_all_values_none_is_left_out(problem: Sum):
+def test_no_value_is_left_out_if_all_are_asked_for(problem: Sum):
     sizes, factors = problem
     assert [len(v) for v in promising(sizes, factors, max(sizes))] == sizes
 
@@ -72,7 +72,7 @@ def test_small_tables_are_looked_at_whole():
     assert [len(v) for v in considered_values(sizes, factors)] == sizes
 
 
-def test_what_is_left_out_of_large_tables_is_hardly_missed():
+def test_few_values_of_large_tables_come_within_2_percent_of_the_least():
     sizes, factors = grid(3, 30)
     assert FEW_ENTRIES < 30**3
     some = considered_values(sizes, factors, 8)
@@ -82,9 +82,9 @@ def test_what_is_left_out_of_large_tables_is_hardly_missed():
 
 
 @pytest.mark.parametrize("rank", [0, 100, 199])
-def test_of_many_values_a_quarter_are_passed_on(rank: int):
-    """All values but one are cheap beside another variable's value that is itself dear, so that
-    by what each costs at best, the best one of all comes no earlier than by itself."""
+def test_best_value_is_found_though_dear_by_itself(rank: int):
+    """All values but one are cheap beside a value of the other variable that is dear itself. So by
+    its least sum the best value comes no earlier than by its own cost."""
     size = 800
     alone = np.arange(size, dtype=float) / size
     beside = np.zeros((2, size))

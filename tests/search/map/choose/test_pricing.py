@@ -1,4 +1,5 @@
-"""Pricing and choosing agree: a choice costs what its strategies and reshardings are priced at."""
+"""Pricing and choosing agree: a choice costs the sum of the prices of its strategies and
+reshardings."""
 
 from __future__ import annotations
 
@@ -39,14 +40,14 @@ def test_a_choice_costs_the_sum_of_its_prices(chooser: Chooser) -> None:
     moved = sum(
         f.times * float(f.values[tuple(places[v] for v in f.variables)]) for f in prices.resharding
     )
-    # The rest is what brings the output to one device.
+    # The rest is the resharding of the output to one device.
     (end,) = graph.outputs
     gathered = 2.0 * float(chooser.pricing.gathering(end)[places[prices.nodes.index(end.node)]])
     assert choice.seconds == pytest.approx(alone + moved + gathered, rel=1e-6)
 
 
 def test_operators_that_are_alike_are_priced_once(chooser: Chooser) -> None:
-    """Two products with the same weight are of one kind, and share what is priced."""
+    """Two products with the same weight are of one kind, and share their prices."""
     graph = parse_graph(GRAPH)
     _, one, _, other = (node for node in graph.operators if node.name == "matmul")
     assert chooser.spaces.kind(one) == chooser.spaces.kind(other)
@@ -65,8 +66,8 @@ def test_a_weight_belongs_to_its_first_reader() -> None:
     assert all(own.weights in ((), (1,)) for own in duties.values())
 
 
-def test_what_computes_costs_no_exchange(chooser: Chooser) -> None:
-    """Computing is a part of what an operator costs by itself."""
+def test_compute_time_is_part_of_the_price_of_an_operator_alone(chooser: Chooser) -> None:
+    """The price of an operator alone includes its computing time."""
     graph = parse_graph(GRAPH)
     computing, prices = chooser.pricing.computing(graph), chooser.prices(graph)
     for node in graph.operators:

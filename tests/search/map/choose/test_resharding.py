@@ -1,5 +1,5 @@
-"""What a transfer is, for all pairs of placements at once, against one pair at a time, mesh axis by
-mesh axis."""
+"""Transfers for all pairs of placements at once, against one pair at a time, mesh axis by mesh
+axis."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ ENTRIES = (IDLE, PARTIAL, REPLICATE, 0, 1, 2)
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Primes, outermost first, and two placements along the mesh axes that they are of."""
+    """Primes, outermost first, and two placements along their mesh axes."""
     count = draw(st.integers(0, MOST_DIGITS))
     way = st.tuples(*[st.sampled_from(ENTRIES)] * count)
     return draw(st.tuples(*[st.sampled_from((2, 3))] * count)), draw(way), draw(way)
 
 
 def cells(a: tuple[int, ...], b: tuple[int, ...], primes: tuple[int, ...]):
-    """By dimension: the parts that both cut alike beginning with the outermost mesh axis, and what
-    each cuts further; and the mesh axes that cut it on both sides at different places."""
+    """For each dimension, the number of parts by the leading mesh axes along which both placements
+    agree, and the number of further parts of each. Also the later mesh axes that cut it in both."""
     shifted: set[int] = set()
     parts: list[tuple[int, int, int]] = []
     for dim in range(3):
@@ -84,7 +84,7 @@ def key(a: tuple[int, ...], b: tuple[int, ...], primes: tuple[int, ...]):
 
 
 @given(pairs())
-def test_what_a_transfer_is(case):
+def test_keys_of_transfers_equal_those_computed_axis_by_axis(case):
     primes, a, b = case
     source, target = (np.array([way], np.int8).reshape(1, len(primes)) for way in (a, b))
     keys = _keys(source, target, np.array(primes, np.int64))

@@ -1,4 +1,5 @@
-"""What is tied is the same sum over fewer variables, and no plan is lost where blocks are alike."""
+"""Tied variables have the same sum with fewer variables, and no plan is lost if blocks are
+alike."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ x{n} = relu(add(h{i}, x{i}))
 
 
 def blocks(count: int) -> Graph:
-    """Blocks that are alike."""
+    """A graph of equal blocks."""
     inside = "".join(BLOCK.format(i=i, n=i + 1) for i in range(count))
     return parse_graph(f"x0 = input[24, 48]{inside}return mean_loss(x{count})")
 
@@ -44,7 +45,7 @@ def chooser_of(graph: Graph) -> Chooser:
 
 @st.composite
 def tied_sums(draw):
-    """Factors over variables of a few colours, all of one colour of one size."""
+    """Factors over variables of a few colours. Variables of one colour have one size."""
     count = draw(st.integers(2, 7))
     colour = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
     size = draw(st.lists(st.integers(1, 4), min_size=4, max_size=4))
@@ -103,7 +104,7 @@ def test_variables_that_nothing_is_like_are_chosen_as_before(asked):
     assert tied[0] == pytest.approx(free[0], abs=1e-9)
 
 
-def test_a_choice_in_which_a_group_differs_is_none():
+def test_choice_with_unequal_values_in_a_group_is_none():
     masks = [np.arange(3)] * 3
     tied = TiedVariables.of([5, 5, 7], masks)
     assert tied.row([1, 1, 2]) == [1, 2]
@@ -126,7 +127,7 @@ def test_tied_blocks_cost_no_more(monkeypatch: pytest.MonkeyPatch, exposed, fami
     free = chooser.choose(graph, 0.0, allowed, exposed)
     monkeypatch.setattr(choosing, "MOST_FREE", 0)
     tied = chooser.choose(graph, 0.0, allowed, exposed, also=[free.strategies])
-    # Sums are exact to a unit for each table: of each operator, and of each operand.
+    # Sums are exact to one unit for each table: of each operator, and of each operand.
     tables = sum(1 + len(node.inputs) for node in graph.operators)
     assert tied.seconds <= free.seconds + tables * UNIT
     looks = chooser.pricing.colours(graph)
@@ -138,19 +139,19 @@ def test_tied_blocks_cost_no_more(monkeypatch: pytest.MonkeyPatch, exposed, fami
 
 @given(st.integers(2, 40))
 def test_layers_in_a_row_are_tied(layers: int):
-    """Three operators a layer, of which the first is read by the last as well."""
+    """Three operators a layer. The last one reads the first one as well."""
     row = [(i, i + 1) for i in range(3 * layers - 1)] + [(3 * i, 3 * i + 2) for i in range(layers)]
     assert saves([i % 3 for i in range(3 * layers)], row)
 
 
 @given(st.integers(2, 12))
-def test_what_is_alike_far_apart_in_unlike_surroundings_is_not_tied(count: int):
-    """Each variable that is two would tie a chain to itself, in a cycle of its own."""
+def test_distant_alike_variables_in_unlike_surroundings_are_not_tied(count: int):
+    """Each variable that occurs twice would tie a chain to itself, in a cycle of its own."""
     colours = [*range(2 * count), *range(0, 2 * count, 2), *range(2 * count, 4 * count)]
     chain = [(i, i + 1) for i in range(len(colours) - 1)]
     assert not saves(colours, chain)
 
 
 @given(st.integers(1, 30))
-def test_where_nothing_is_alike_nothing_is_saved(count: int):
+def test_variables_that_are_all_different_are_not_tied(count: int):
     assert not saves(range(count), [(i, i + 1) for i in range(count - 1)])

@@ -1,4 +1,4 @@
-"""Losses and other reductions as graphs that may be cut along the axis that they reduce."""
+"""Losses and other reductions as graphs that can be cut along the axis that they reduce."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LOSSES = {
 
 @lru_cache(maxsize=64)
 def head(loss: str, rows: int, width: int, classes: int) -> Graph:
-    """Logits, and what is made of them."""
+    """Logits, and a reduction of them."""
     return parse_graph(
         f"x = input[{rows}, {width}]\nw = weight[{width}, {classes}]\n"
         f"labels = input[{rows}] from -100 below {classes}\nlogits = matmul(x, w)\n"
@@ -94,7 +94,7 @@ def by_hand(graph: Graph, degrees: str) -> HandPlan:
 
 
 def most_moved(steps: Schedule) -> int:
-    """The elements of the largest tensor of activations that a step brings elsewhere."""
+    """The elements of the largest tensor of activations that a step moves."""
     moves = (s for s in steps.steps if isinstance(s, Reshard))
     held = (s.source.value for s in moves if s.transfer.kind not in ("none", "local"))
     return max((value.type.elements for value in held), default=0)
@@ -103,7 +103,7 @@ def most_moved(steps: Schedule) -> int:
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("classes", [96, 48, 1000])
 def test_logits_stay_cut_along_classes_by_hand(loss: str, classes: int):
-    """A row moves as many numbers as there are blocks at most, and not one for each class."""
+    """A row moves at most as many numbers as there are blocks, instead of one for each class."""
     plan = by_hand(head(loss, 8, 4, classes), "tensor=4")
     products = [n for n in plan.cut.graph.operators if n.name == "matmul"]
     assert [n.types[0].degrees.dims for n in products] == [(1, 4)]
@@ -126,7 +126,7 @@ def test_memory_counts_no_whole_logits():
     assert logits / 4 < cut.memory < logits
 
 
-def test_the_search_cuts_a_loss_along_classes_where_logits_are_cut_so():
+def test_loss_is_cut_along_classes_if_its_logits_are():
     """Three axes, as in a transformer: rows that cannot be cut, and a product that is best cut by
     columns."""
     graph = parse_graph(
@@ -144,7 +144,7 @@ def names(rule: Rule) -> set[str]:
 
 
 def test_random_heads_are_no_slower_than_without_rules_about_blocks():
-    """The search still has what it had."""
+    """With more rules, the search still has all plans that it had."""
     random = Random(0)
     for _ in range(3):
         graph = head("cross_entropy", 4 * random.randint(1, 9), 8, 4 * random.randint(1, 99))

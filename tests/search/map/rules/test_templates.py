@@ -1,4 +1,4 @@
-"""Operators that are cut once a kind become what they become when each is cut by itself."""
+"""Operators that are cut once for each kind give the same graph as operators cut one by one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 from support.cases import a_third
 
-from pcg.graph.graph import Graph
+from pcg.graph.graph import Graph, Node, Value
 from pcg.machine import load_machine
 from pcg.models import build_model
+from pcg.placement.view import MachineView
 from pcg.plan.text import parse_graph
 from search.cost.cost import CostModel
-from search.map.building import Builder
+from search.cost.derivation import Derivation, Scribe
+from search.map.building import Builder, Cut
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules import templates
 from search.map.rules.cuts import Cuts
+from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
 from search.map.rules.templates import CutTemplates
 from search.map.space.strategies import starts
 from substitutions.rules.store import load_library
@@ -31,13 +34,39 @@ x{n} = add(add(h{i}, h{i}), x{i})
 
 
 def blocks(count: int) -> Graph:
-    """Blocks that are alike."""
+    """A graph of equal blocks."""
     inside = "".join(BLOCK.format(i=i, n=i + 1) for i in range(count))
     return parse_graph(f"x0 = input[24, 48]{inside}return mean_loss(x{count})")
 
 
 def graph_of(name: str) -> Graph:
     return blocks(4) if name == "blocks" else build_model(f"{name}-tiny", 24, 6)
+
+
+def one_by_one(builder: Builder, choice: Choice) -> Cut:
+    """The graph that is cut as chosen, operator by operator and rule by rule."""
+    new: dict[Value, Value] = {}
+    views: dict[Node, MachineView] = {}
+    scribe = Scribe.after(Derivation.start(choice.graph))
+    for node in choice.graph.nodes:
+        if node.is_leaf:
+            new[node.value()] = node.value()
+            continue
+        made = Node(node.call, tuple(new[value] for value in node.inputs))
+        scribe.rename(dict(zip(node.outputs, made.outputs, strict=True)))
+        cut = builder.cut_mapped(node, made, builder.mapping(choice, node))
+        for applied, same in cut.steps:
+            if applied is not None:
+                scribe.write(applied)
+            scribe.rename(same)
+        views[cut.inner] = cut.view
+        new.update(zip(node.outputs, cut.outer, strict=True))
+    placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
+    if choice.fully_sharded:
+        weights = {leaf.leaf.name for leaf in choice.graph.leaves}
+        devices, parting = builder.spaces.mesh.machine.devices, builder.spaces.cuts.parting
+        placed = fully_sharded(placed, weights, devices, parting, scribe)
+    return Cut(placed.graph, placed.views, tuple(scribe.steps))
 
 
 @pytest.mark.parametrize("name", a_third(["blocks", "bert-large", "dlrm", "resnext50"]))
@@ -54,9 +83,10 @@ def test_a_graph_is_cut_as_operator_by_operator(name: str, windows: bool):
         }
         begin = {node: random.choice(starts(own, chooser.mesh)) for node, own in strategies.items()}
         choice = Choice(graph, strategies, 0.0, turn % 3 == 2, begin if turn % 2 else {})
-        placed, cut = builder.placed(choice, known), builder.cut(choice)
+        placed, cut = builder.placed(choice, known), one_by_one(builder, choice)
         assert placed.graph == cut.graph
         assert placed.views == cut.views
+        assert builder.cut(choice, templates=known) == cut
         assert [node.types for node in placed.graph.nodes] == [n.types for n in cut.graph.nodes]
 
 

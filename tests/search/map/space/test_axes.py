@@ -1,4 +1,4 @@
-"""Mesh axes of device numbers, strategies as mesh axes, and what they say of views and layouts."""
+"""Mesh axes of device numbers, strategies as mesh axes, and the views and layouts that follow."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_devices_that_are_no_whole_units_have_mesh_axes_too():
     assert prod(mesh.primes) == 4
 
 
-def test_a_group_is_what_differs_along_some_mesh_axes():
+def test_group_has_the_devices_that_differ_along_some_mesh_axes():
     mesh = Mesh(load_machine("summit").with_nodes(2))
     # Outermost first: bit 0 is the node, bit 1 the socket, bit 2 the device of a socket.
     assert mesh.peers(0b001).members == 2
@@ -58,8 +58,8 @@ def test_a_group_is_what_differs_along_some_mesh_axes():
     assert inside.inverse_bandwidth < across.inverse_bandwidth
 
 
-def test_layouts_are_what_the_codes_say():
-    """Every strategy's view lays operands and output as it says, device by device."""
+def test_layouts_agree_with_the_codes_of_strategies():
+    """Every strategy's view lays out operands and output as its codes state, device by device."""
     machine = load_machine("summit").with_nodes(2)
     graph = parse_graph(GRAPH)
     chooser = Chooser.on(CostModel(machine), Cuts(load_library().concrete(graph)))
@@ -89,6 +89,6 @@ def test_layouts_are_what_the_codes_say():
             used = prod(p for p, entry in zip(primes, own, strict=True) if entry != IDLE)
             assert len(layout.pieces) == used
             copies = prod(p for p, entry in zip(primes, own, strict=True) if entry == REPLICATE)
-            # An operator that all devices compute makes more copies than its type says.
+            # An operator that all devices compute makes more copies than its type states.
             assert copies % layout.type.degrees.copies == 0
     assert not np.isin(space.strategies, [PARTIAL]).any()

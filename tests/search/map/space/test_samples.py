@@ -23,26 +23,27 @@ def names(graph: Graph) -> set[str]:
 @settings(max_examples=3, deadline=None)
 @given(st.sampled_from((2, 4, 6, 8)), st.sampled_from((2, 4, 6, 8)), st.sampled_from((0.0, 0.1)))
 def test_a_causal_mask_has_no_samples_whatever_the_batch(batch, sequence, dropout):
-    """As many samples as tokens make its shape that of samples; what is read beside it tells."""
+    """A mask has the shape of samples if there are as many samples as tokens. Its readers show that
+    it is none."""
     model = Gpt(2, 16, 2, sequence, 10, dropout=dropout)
     graph, unlike = graph_of(model, batch), graph_of(model, 3 * sequence + 1)
     assert names(graph) == names(unlike)
     assert {"tokens", "labels"} <= names(graph)
     assert not any("mask" in name for name in names(graph))
-    # What dropout draws is named after its place, so operators are compared in their order.
+    # The numbers of dropout are named after their place, so operators are compared in their order.
     axes, others = batch_axes(graph), batch_axes(unlike)
     assert [axes.get(n) for n in graph.operators] == [others.get(n) for n in unlike.operators]
 
 
-def test_as_many_samples_as_tokens_are_taken_in_slices():
+def test_batch_is_found_if_it_is_as_large_as_the_sequence():
     graph = graph_of(Gpt(2, 16, 2, 8, 10, dropout=0.0), 8)
     assert streams(graph, load_library()).batch == 8
 
 
 @pytest.mark.parametrize("has_weights", [False, True])
 def test_two_towers_both_have_samples(has_weights):
-    """A product compares all samples of one with all of the other. Features that nothing is
-    learned of are read as a constant table; those of a tower with weights are samples."""
+    """A product compares all samples of one tower with all of the other. Features without trained
+    weights are read as a constant table; those of a tower with weights are samples."""
     left, right = leaf("input", "images", (6, 4)), leaf("input", "texts", (6, 4))
     left = apply(OPERATORS["matmul"](), left, leaf("weight", "w0", (4, 4)))
     if has_weights:
@@ -54,7 +55,8 @@ def test_two_towers_both_have_samples(has_weights):
 
 
 def test_a_mask_is_repeated_slice_by_slice():
-    """What reads no samples is done of the whole batch at once: nothing of one may be there."""
+    """Operators that read no samples are computed for the whole batch at once, so they may read
+    none."""
     graph = graph_of(Gpt(2, 16, 2, 8, 10, dropout=0.0), 7)
     source = streams(graph, load_library())
     once = [n for n in source.graph.operators if n not in source.axes and n not in source.tail]

@@ -1,4 +1,4 @@
-"""Alpa's planner: its plans are plans like any other, and they run."""
+"""Alpa's planner: its plans are valid plans, and they run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def planner(machine: Machine | None = None, **options) -> AlpaPlanner:
 
 
 def smaller(machine: Machine, memory: int) -> Machine:
-    """With devices that have less memory, all of it for tensors."""
+    """The machine with devices that have less memory, all of it for tensors."""
     own = {"memory_bytes": memory, "reserved_bytes": 0}
     return machine.model_copy(update={"device": machine.device.model_copy(update=own)})
 
@@ -56,7 +56,7 @@ def ranks():
 
 
 WIDE = ResNextSize((1, 1, 1, 1), 16, 1, 64, 24, 64)
-"""A Wide-ResNet of four blocks: one group, of four times the channels of its stem."""
+"""A Wide-ResNet of four blocks: one group, with four times the channels of its stem."""
 
 
 def wide_resnet(batch: int, norm_groups: int = 1):
@@ -66,7 +66,8 @@ def wide_resnet(batch: int, norm_groups: int = 1):
 
 
 def runs(plan, ranks, tmp_path) -> None:
-    """The plan is derived by rules of the library, reads as it was, and trains as one process."""
+    """Check that the plan is derived by rules of the library, is read as it was written, and trains
+    as one process does."""
     assert not replay(plan, library().rules).findings
     save_plan(plan, tmp_path / "plan.json")
     assert load_plan(tmp_path / "plan.json").graph == plan.graph
@@ -97,7 +98,7 @@ def test_pipelines_run(ranks, tmp_path):
 
 @pytest.mark.distributed
 def test_a_wide_resnet_runs(ranks, tmp_path):
-    """Its norms reduce over the batch, so that it has no micro-batches and no stages."""
+    """Its norms reduce over the batch, so it has no micro-batches and no stages."""
     planned = planner().plan("wide", wide_resnet(16))
     assert any("no pipelines: pipeline: batch_norm reads all samples" in n for n in planned.notes)
     assert planned.plan.pipeline is None
@@ -113,8 +114,9 @@ def test_a_wide_resnet_of_local_norms_has_stages(ranks, tmp_path):
     runs(search.plan_of("wide", graph, made), ranks, tmp_path)
 
 
-def test_it_is_no_slower_than_data_parallelism():
-    """Which is among its strategies; but it does not see what hides behind computation."""
+def test_plan_is_at_most_2_percent_slower_than_data_parallelism():
+    """Data parallelism is among its strategies, but it does not see which communication is
+    hidden."""
     machine, graph = load_machine("dgx-a100").with_devices(4), transformer(2)
     data = MeshPlanner(machine, library(), "data-parallel", 60.0).plan("small", graph)
     own = planner(machine).plan("small", graph)
@@ -122,7 +124,7 @@ def test_it_is_no_slower_than_data_parallelism():
 
 
 @pytest.mark.soak
-def test_what_fits_by_recomputation_is_found():
+def test_plan_that_fits_by_recomputation_is_found():
     machine, graph = load_machine("dgx-a100").with_devices(2), transformer(6, batch=64, length=128)
     free = planner(machine, micro_batches=(2, 4)).search(Tally()).found("small", graph)
     assert free.whole is not None
@@ -133,14 +135,14 @@ def test_what_fits_by_recomputation_is_found():
     assert not replay(planned.plan, library().rules).findings
 
 
-def test_nothing_fits():
+def test_model_that_does_not_fit_is_a_negative_answer():
     machine = load_machine("dgx-a100").with_devices(2)
     small = planner(smaller(machine, 1000), micro_batches=(2,))
     with pytest.raises(NegativeAnswer, match="does not fit"):
         small.plan("small", transformer(1))
 
 
-def test_integer_programs_are_counted():
+def test_solved_integer_programs_are_counted():
     tally = Tally()
     tried = planner(micro_batches=(2,)).search(tally).found("small", transformer(1))
     assert 0 < tally.integral <= tally.solved
@@ -149,8 +151,8 @@ def test_integer_programs_are_counted():
     assert f"solved {tally.solved:,} integer programs" in tally.line
 
 
-def test_it_goes_by_the_clock():
-    """Without time there is no plan, in a line; what is found in time is kept."""
+def test_time_limit_ends_the_search_with_the_best_plan_or_an_error():
+    """Without time there is no plan, and one line says so. A plan that is found in time is kept."""
     with pytest.raises(NoPlanInTime, match="within -1 s"):
         planner(seconds=-1.0).plan("small", transformer(2))
     looks = count()

@@ -1,4 +1,4 @@
-"""Alpa's layers and stages: against all ways to cut a row."""
+"""Alpa's layers and stages, against all ways to cut a row."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_layers_of_a_decoder_are_its_blocks():
     flops = operations(graph)
     each = [flops[a:b].sum() for a, b in pairwise(bounds)]
     assert max(each) <= 1.5 * flops.sum() / 4
-    # What passes between them is what passes between blocks: one tensor of tokens.
+    # Layers exchange the same as blocks: one tensor of tokens.
     number = {node: i for i, node in enumerate(graph.operators)}
     for bound in bounds[1:-1]:
         crossing = {
@@ -68,7 +68,7 @@ def test_layers_of_a_decoder_are_its_blocks():
 
 
 @pytest.mark.parametrize("count", [1, 3, 1000])
-def test_as_many_layers_as_asked_for(count):
+def test_number_of_layers_is_the_one_asked_for(count):
     graph = graph_of(Gpt(2, 64, 8, 16, 64), 4)
     bounds = layers(graph, operations(graph), count)
     assert len(bounds) == 1 + min(count, len(graph.operators))

@@ -1,4 +1,4 @@
-"""Auto-MAP: linkage groups, an agent that comes near the best of all ways to decide, and plans."""
+"""Auto-MAP: linkage groups, an agent that comes near the best decisions, and plans."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def test_columns_of_a_layer_are_linked_with_rows_of_the_next():
     assert environment.actions(state) == []
 
 
-def test_what_contradicts_a_decision_is_not_offered_where_it_costs_nothing():
+def test_contradicting_actions_are_not_offered_if_they_cost_nothing():
     _, environment = planner(reward="step").environment(parse_graph(PERCEPTRON))
     state = environment.after(environment.after(DecisionState(), 1), COPIED)
     assert environment.actions(state) == [COPIED, 1]
 
 
 @pytest.mark.parametrize("reward", ["both", "decisions"])
-def test_a_contradiction_is_punished_and_copies(reward: RewardName):
+def test_contradiction_is_punished_and_copies_the_variable(reward: RewardName):
     _, environment = planner(reward=reward).environment(parse_graph(PERCEPTRON))
     state = environment.after(environment.after(DecisionState(), 1), COPIED)
     assert environment.actions(state) == [COPIED, 0, 1]
@@ -94,7 +94,7 @@ def test_a_contradiction_is_punished_and_copies(reward: RewardName):
     assert names(environment, cut)["w2"] == 1
 
 
-def test_all_variables_that_a_decision_cuts_earn():
+def test_decision_earns_for_all_variables_that_it_cuts():
     """The linkage group of w1's columns has w2's rows, so that one decision earns for both."""
     _, environment = planner(reward="decisions").environment(parse_graph(PERCEPTRON))
     start = environment.after(DecisionState(), 1)
@@ -115,7 +115,7 @@ def test_the_reward_of_decisions_teaches_to_cut():
     assert COPIED not in names(environment, state).values()
 
 
-def test_an_unknown_reward_is_told():
+def test_unknown_reward_is_refused():
     with pytest.raises(InputError, match="'speed', expected one of both, decisions, step"):
         planner(reward="speed")
 
@@ -166,7 +166,7 @@ def test_an_agent_is_that_of_its_seed():
     assert one.plan.graph == two.plan.graph
 
 
-def test_what_was_wrong_is_replayed_more():
+def test_wrong_predictions_are_replayed_more_often():
     transition = Transition(np.zeros(FEATURES, np.float32), 0.0, None)
     kept = PrioritizedReplay(0)
     for _ in range(10):
@@ -176,19 +176,19 @@ def test_what_was_wrong_is_replayed_more():
     assert drawn.count(9) > len(drawn) / 2
 
 
-def test_it_goes_by_the_clock():
+def test_time_limit_ends_planning_and_pretraining():
     planned = planner(seconds=-1.0).plan("perceptron", parse_graph(PERCEPTRON))
     assert planned.report.stop == "time"
     assert len(planner(episodes=20, pretrained=0).pretrained_agent(now()).replay) == 0
 
 
-def test_it_is_no_slower_than_data_parallelism():
+def test_plan_is_no_slower_than_data_parallelism():
     planned = planner(episodes=40, pretrained=0).plan("small", transformer(1))
     assert planned.data_parallel_seconds is not None
     assert planned.plan.estimates.step_seconds <= planned.data_parallel_seconds * (1 + 1e-9)
 
 
-def test_data_parallelism_is_asked_before_what_is_slower(monkeypatch):
+def test_data_parallelism_is_tried_before_slower_plans(monkeypatch):
     """However many of the faster plans do not fit, the plan is no slower than data parallelism."""
     own = planner(episodes=40, pretrained=0)
     first, environment = own.environment(parse_graph(PERCEPTRON))
@@ -212,7 +212,7 @@ def test_data_parallelism_is_asked_before_what_is_slower(monkeypatch):
     assert len(asked) == MOST_PRICED + 1
 
 
-def test_what_does_not_fit_is_told():
+def test_model_that_does_not_fit_is_a_negative_answer():
     own = planner(episodes=5, pretrained=0)
     machine = own.setting.machine
     device = machine.device.model_copy(update={"memory_bytes": 1 << 14, "reserved_bytes": 0})

@@ -1,4 +1,4 @@
-"""FlexFlow's walk: delta simulation is exact, walks are seeded, what is found is a plan."""
+"""FlexFlow's walk: delta simulation is exact, walks are seeded, and the result is a valid plan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ w2 = weight[512, 4096]
 y = input[16] below 4096
 return cross_entropy(matmul(relu(matmul(x, w1)), w2), y)
 """
-"""A large last layer, whose gradient takes longer to exchange than its results to move."""
+"""A large last layer, whose gradient takes longer to exchange than its results take to move."""
 
 
 def setting(devices: int = 4, machine: str = "dgx-a100") -> PlannerSetting:
@@ -66,7 +66,7 @@ def test_delta_simulation_is_full_simulation_to_the_last_bit(graph: Graph, seed:
         assert price(delta(choice), 4) == price(full(choice), 4)
 
 
-def test_both_simulations_walk_the_same_way():
+def test_delta_and_full_simulation_give_the_same_walk():
     graph, own = parse_graph(LAYERS), setting()
     chooser, first = start_of(graph, own)
     planner = FlexFlowPlanner(own, proposals=120, seed=3)
@@ -97,7 +97,7 @@ def test_a_large_last_layer_is_not_left_to_data_parallelism():
 
 
 def test_translation_is_faster_than_data_parallelism():
-    """In the direction of the paper (figure 7): 1.3 times and more."""
+    """As in the paper (figure 7), the walk is faster: 1.3 times and more."""
     graph = translation(length=2, layers=1)
     planned = FlexFlowPlanner(setting(), proposals=250).plan("translation", graph)
     assert planned.data_parallel_seconds is not None
@@ -123,7 +123,7 @@ def test_on_one_device_there_is_nothing_to_walk():
     assert planned.report.simulated == 0
 
 
-def test_configurations_are_of_results_without_doing_twice():
+def test_configurations_cut_results_and_never_replicate_work():
     graph, own = translation(length=2, layers=1), setting()
     chooser, _ = start_of(graph, own)
     of_nodes = configurations(graph, chooser)
@@ -138,7 +138,7 @@ def test_configurations_are_of_results_without_doing_twice():
             assert all(axis.outputs[0] is not None and not passes(axis) for axis in cut)
 
 
-def test_what_does_not_fit_is_told():
+def test_model_that_does_not_fit_is_a_negative_answer():
     own = setting()
     device = own.machine.device.model_copy(update={"memory_bytes": 1 << 20})
     tight = replace(own, machine=own.machine.model_copy(update={"device": device}))

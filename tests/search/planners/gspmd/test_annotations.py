@@ -1,4 +1,4 @@
-"""Annotations as users write them: what they say, and what is told where they are wrong."""
+"""Annotations as users write them: their meaning, and the errors of wrong ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_axes_are_runs_of_the_machines_outermost_first():
         ("=12", "expected NAME=DEVICES"),
     ],
 )
-def test_wrong_meshes_are_told(text: str, says: str):
+def test_wrong_meshes_are_refused(text: str, says: str):
     with pytest.raises(InputError, match=says) as caught:
         parse_mesh(text, PRIMES)
     assert str(caught.value).startswith("--mesh: ")
@@ -67,14 +67,14 @@ def test_wrong_meshes_are_told(text: str, says: str):
         ("*weight=-,data", "layers_0_weight: data cuts dimension 1 in 4 parts"),
     ],
 )
-def test_wrong_annotations_are_told(shard: str, says: str):
+def test_wrong_annotations_are_refused(shard: str, says: str):
     with pytest.raises(InputError, match=says) as caught:
         annotated(GRAPH, [shard], MESH)
     assert str(caught.value).startswith("--shard")
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_annotated_twice_is_told():
+def test_tensor_that_is_annotated_twice_is_refused():
     with pytest.raises(InputError, match="layers_0_weight: is annotated twice"):
         annotated(GRAPH, ["layers.0.weight=-,-", "*_weight=-,-"], MESH)
 

@@ -60,6 +60,6 @@ def test_a_plan_places_parameters_as_they_were_placed():
     assert cut == [((2, 1), (1, 2)), ((2, 2), (2, 1))]
 
 
-def test_what_no_parameter_has_is_refused():
+def test_partial_placement_of_a_parameter_is_refused():
     with pytest.raises(ValueError, match="expected Shard or Replicate along model"):
         shardings_of(captured(), {"wide.bias": (Replicate(), Partial())}, AXES)

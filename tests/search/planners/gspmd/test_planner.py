@@ -1,4 +1,5 @@
-"""Plans from annotations: those of Megatron, of dense layers in two dimensions, experts, images."""
+"""Plans from annotations: those of Megatron, of dense layers in two dimensions, of experts, and of
+images."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_plans_follow_from_the_rules(name: str):
 
 
 def test_columns_that_are_annotated_make_megatrons_plan():
-    """The same strategies as tensor parallelism by hand has, up to the loss."""
+    """The strategies are those of tensor parallelism by hand, up to the loss."""
     graph = graph_of(Gpt(2, 64, 8, 128, 64), 16)
     machine, training = load_machine("dgx-a100").with_devices(4), Training("adam", "bf16")
     by_hand = HandPlanner(machine, load_library(), parse_degrees("tensor=2"), training)
@@ -58,7 +59,7 @@ def test_columns_that_are_annotated_make_megatrons_plan():
     assert [node.name for node in ours] == [node.name for node in others]
     for own, other in zip(ours[: logits + 1], others, strict=False):
         if own.name == "expand":
-            continue  # of the mask, which by hand is made whole
+            continue  # gathers of the mask, which is whole in the plan by hand
         assert [v.type.degrees for v in own.inputs] == [v.type.degrees for v in other.inputs]
     assert made.priced.seconds == pytest.approx(wanted.seconds, rel=0.02)
 
@@ -70,7 +71,7 @@ def homes(own: ShardedByUsers) -> dict[str, tuple[int, ...]]:
 
 
 def test_weights_are_stored_as_users_say():
-    """Along both axes, though a product reads them along one."""
+    """Weights are stored in parts along both axes, though a product reads them along one."""
     made = TWO_DIMENSIONS.planner.made(TWO_DIMENSIONS.graph)
     assert homes(TWO_DIMENSIONS)["w1"] == homes(TWO_DIMENSIONS)["w2"] == (2, 2)
     first, second = computed(made.priced.cut.graph, "matmul")
@@ -120,7 +121,7 @@ def test_the_report_names_every_reshard():
     assert any("partial sums over model" in line and "all_reduce" in line for line in others)
 
 
-def test_what_users_say_wrongly_is_told():
+def test_mesh_of_another_number_of_devices_is_refused():
     machine = load_machine("tests/data/four-devices.toml").with_devices(4)
     with pytest.raises(InputError, match="--mesh: 3 devices, expected 4"):
         GspmdPlanner(PlannerSetting(machine, load_library()), "data=3").plan("x", MEGATRON.graph)

@@ -1,4 +1,5 @@
-"""Propagation: it ends in the least closed sharding, keeps what users said, and tells the rest."""
+"""Propagation: it ends in the least closed sharding, keeps the annotations, and reports the
+rest."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def completed(
 
 @st.composite
 def stated(draw: st.DrawFn, graph: Graph) -> dict[Value, TensorAnnotation]:
-    """Annotations of up to four tensors, some of whose dimensions are open."""
+    """Annotations of up to four tensors. Some of their dimensions are open."""
     values = [value for node in graph.nodes for value in node.outputs if value.rank]
     annotations: dict[Value, TensorAnnotation] = {}
     for value in draw(st.lists(st.sampled_from(values), min_size=1, max_size=4, unique=True)):
@@ -69,7 +70,7 @@ def test_the_order_of_operators_does_not_matter_where_shardings_are_compatible(d
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_what_users_said_stays_and_nothing_is_left_to_pass_on(data):
+def test_propagation_keeps_annotations_and_reaches_a_fixed_point(data):
     own = data.draw(stated(GRAPH))
     completion = completed(GRAPH, own, None)
     for value, said in own.items():
@@ -126,7 +127,7 @@ def test_shardings_go_forward_and_backward_and_merge():
     assert shardings["b"] == shardings["c"] == {1: 0}
 
 
-def test_of_two_shardings_that_are_not_compatible_the_first_stays():
+def test_first_of_two_incompatible_shardings_stays():
     graph = parse_graph(SMALL)
     completion = completed(graph, dict(annotated(graph, ["x=model,-", "w=-,model"], MESH)), None)
     assert completion.refusals
@@ -144,7 +145,7 @@ return mean_loss(relu(add(e, expand_vector(e, v, axis=1))))
 
 
 def test_element_wise_operators_come_before_products_and_broadcasts_last():
-    """A product and a broadcast would shard columns; the addition has sharded rows before."""
+    """A product and a broadcast would shard columns, but the addition has sharded rows before."""
     graph = parse_graph(LEVELS)
     completion = completed(
         graph, dict(annotated(graph, ["a=model,-", "w=-,model", "v=model"], MESH)), None

@@ -1,4 +1,4 @@
-"""TePDist's cones and stages: against all choices there are."""
+"""TePDist's cones and stages, against all choices."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_small_graphs(seed):
         assert best * (1 - 1e-9) <= solution[0].seconds <= best * (1 + 5e-3)
 
 
-def test_cones_are_trees_below_products_and_what_several_read():
+def test_cones_are_trees_below_products_and_shared_tensors():
     graph = transformer(2)
     nodes = graph.operators
     number = {node: i for i, node in enumerate(nodes)}
@@ -111,7 +111,7 @@ def test_stages_are_the_least_cut_of_all_that_are_balanced(count):
     share = max(flops.sum() / count * (1 + SLACK), flops.max())
 
     def passed(bounds):
-        """Elements that stages read of those before them."""
+        """Elements that stages read from earlier ones."""
         return sum(
             size
             for maker, readers, size in readings(graph)

@@ -1,4 +1,4 @@
-"""TePDist's planner: its plans are plans like any other, and they run."""
+"""TePDist's planner: its plans are valid plans, and they run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def planner(devices: int = RANKS, **options) -> TepdistPlanner:
 
 
 @pytest.mark.distributed
-def test_its_plans_run(tmp_path):
+def test_plans_follow_from_rules_and_train(tmp_path):
     """On all devices and as a pipeline: derived by rules of the library, trained as one process."""
     graph = transformer(2, batch=8, length=16)
     search = planner(micro_batches=(4,)).search(Tally())
@@ -59,8 +59,9 @@ def test_its_plans_run(tmp_path):
             ranks.stop()
 
 
-def test_it_is_no_slower_than_data_parallelism():
-    """Which is among its strategies; but it does not see what hides behind computation."""
+def test_plan_is_at_most_2_percent_slower_than_data_parallelism():
+    """Data parallelism is among its strategies, but it does not see which communication is
+    hidden."""
     graph = transformer(2)
     machine = load_machine("dgx-a100").with_devices(4)
     data = MeshPlanner(machine, library(), "data-parallel", 60.0).plan("small", graph)
@@ -69,7 +70,7 @@ def test_it_is_no_slower_than_data_parallelism():
     assert any(note.startswith("solved ") for note in own.notes)
 
 
-def test_nothing_fits():
+def test_model_that_does_not_fit_is_a_negative_answer():
     machine = load_machine("dgx-a100").with_devices(2)
     own = {"memory_bytes": 1000, "reserved_bytes": 0}
     device = machine.device.model_copy(update=own)

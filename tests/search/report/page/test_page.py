@@ -1,4 +1,4 @@
-"""The page about a plan: it says what the plan is, and works in a real browser."""
+"""The page about a plan: it shows the plan, and works in a real browser."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PLANS = {name: plan_of(text) for name, text in CUTS.items()} | {"pipeline": pipe
 
 
 class Words(HTMLParser):
-    """The text of a page, and the scripts in it."""
+    """The text of a page, and its scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def data_of(text: str) -> Any:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_it_says_what_the_plan_is(name):
+def test_page_shows_the_plan_its_operators_and_devices(name):
     plan = PLANS[name]
     text = made(plan)
     words = " ".join(Words(text).words)
@@ -84,7 +84,7 @@ def test_it_says_what_the_plan_is(name):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_devices_are_told_as_they_are_simulated(name):
+def test_figures_of_devices_equal_the_simulation(name):
     base = simulated(PLANS[name])
     rows = devices_of(base, CostModel(base.machine))
     assert sorted(d for own in rows.classes for d in own.devices) == list(
@@ -134,7 +134,7 @@ def test_a_deep_plan_makes_no_large_page():
     assert len(many) < 2 * len(few)
 
 
-def test_other_plans_stand_beside_it():
+def test_page_lists_other_plans():
     text = made(PLANS["data"], others=[Rival("other <b>.json", 1e9, 10**15, 10**14)])
     assert "other &lt;b&gt;.json" in text
     assert "does not fit, 100000.00 GB too many" in text
@@ -162,7 +162,7 @@ return { all, found, count, none, again: rows().length,
 
 @needs_browser
 @pytest.mark.parametrize("width", [1280, 390])
-def test_it_works_in_a_browser(width, tmp_path):
+def test_page_works_in_a_browser(width, tmp_path):
     named = NamingFile(parameters={"w1": ParameterFile(names=("layers.0.weight",))})
     plan = replace(plan_of(DATA), naming=named)
     seen = seen_by_browser(made(plan), USE, tmp_path, width)

@@ -1,4 +1,4 @@
-"""Repeated blocks: what is shown stands for exactly what is not."""
+"""Repeated blocks: each shown block stands for exactly the hidden ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOCKS = st.lists(
 
 
 @given(BLOCKS)
-def test_what_is_shown_is_like_what_it_stands_for(blocks):
+def test_shown_block_equals_each_block_it_stands_for(blocks):
     keys = [key for block, times in blocks for key in block * times]
     shown = shown_for(keys)
     assert len(shown) == len(keys)

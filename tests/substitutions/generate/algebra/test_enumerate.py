@@ -25,7 +25,7 @@ def test_instances_of_an_operator():
     assert ranks["concat"] == [(1, 1), *[(2, 2)] * 2, *[(3, 3)] * 3]
     assert ranks["flatten"] == [(2,), (3,), (3,)]
     assert ranks["embedding"] == [(1, 2), (2, 2)]
-    assert ranks["conv2d"] == [(4, 4)]  # its least rank, which is more than others may have
+    assert ranks["conv2d"] == [(4, 4)]  # its least rank, which may be more than that of others
     assert ranks["expand"] == [(0,), *[(1,)] * 2, *[(2,)] * 3]
     for operator in computing():
         least = min(i.max_rank for i in instances(operator))
@@ -60,7 +60,7 @@ def test_names_of_inputs():
     assert len(set(input_names(20))) == 20
 
 
-def test_moves():
+def test_moves_are_all_parallel_operators_at_a_rank():
     texts = [str(call) for call in moves(1, Poly.of("k"))]
     assert texts == [
         "partition(dim=0, degree=k)",

@@ -1,4 +1,4 @@
-"""Equations on many operands at once, against the reference on each."""
+"""Equations on many operands at once, against the reference evaluation of each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPUTE = [o for o in OPERATORS.values() if o.parallel is None and o.arity]
 def attributes(
     operator: Operator, given: Mapping[str, Attribute], rng: np.random.Generator
 ) -> dict[str, Attribute]:
-    """Numbers for sizes, symbols for reals: the reference draws these from their names too."""
+    """Numbers for sizes, and symbols for reals: the reference draws these from their names too."""
     return {
         name: int(rng.integers(1, 4)) if name in operator.sizes else value
         for name, value in given.items()
@@ -57,7 +57,7 @@ def test_a_batch_is_each_of_its_operands(operator: Operator) -> None:
                     assert (actual == expected[port].reshape(-1)).all()
             compared += 1
             break
-    if operator.name != "depthwise_conv2d":  # whose operands hardly ever fit by chance
+    if operator.name != "depthwise_conv2d":  # operators whose operands rarely fit by chance
         assert compared
 
 

@@ -32,7 +32,7 @@ OTHER = np.random.default_rng(len(NAMES)).integers(1, FIELD.prime, (2, 2))
 
 
 def graphs(size: int) -> list[Value]:
-    """Every value of at most so many operators over three inputs."""
+    """Every value of at most ``size`` operators over three inputs."""
     calls = [
         *(OPERATORS[name]() for name in ("matmul", "add", "subtract", "tanh")),
         OPERATORS["transpose"](dim0=0, dim1=1),
@@ -57,7 +57,7 @@ def hashed(value: Value, inputs: Mapping[str, np.ndarray]) -> bytes:
 
 
 def key(value: Value) -> bytes:
-    """What a value is, up to the names of its inputs."""
+    """The meaning of a value, up to the names of its inputs."""
     return min(
         hashed(value, dict(zip(NAMES, (RANDOM[n] for n in order), strict=True)))
         for order in permutations(NAMES)
@@ -90,7 +90,7 @@ def test_the_classes_are_the_distinct_values(written_out: Sequence[Value], kept:
         assert len(table.classes) == len(expected)
     else:
         distinct = PairSearch(table, SIZE).distinct
-        # Of the greatest size, terms that ignore an input are counted too, but for 0.
+        # Of the greatest size, terms that ignore an input count too, except 0.
         ignoring = {key(value) for value in written_out if constant(value)}
         assert len(expected) <= distinct <= len(expected | ignoring)
 
@@ -116,7 +116,7 @@ def test_candidates_are_equal_on_other_inputs() -> None:
         assert hashed(left, fresh) == hashed(right, fresh)
 
 
-def test_what_everyone_knows_is_among_the_candidates() -> None:
+def test_well_known_equalities_are_among_the_candidates() -> None:
     texts = {f"{Graph((a,)).digest}{Graph((b,)).digest}" for a, b in equalities()}
     x, y, z = (tensor(name, 2) for name in NAMES[:3])
     matmul, add = OPERATORS["matmul"](), OPERATORS["add"]()
@@ -140,7 +140,7 @@ def test_what_everyone_knows_is_among_the_candidates() -> None:
 
 
 def test_a_world_may_have_no_graphs_of_the_greatest_size() -> None:
-    """Its shapes leave no room for three concats in a row."""
+    """The shapes of the world leave no room for three concats in a row."""
     world = AlgebraWorld("one", ("concat",), ((1, 4),), ((1, 8),))
     candidates = algebra(world, 3)
     assert candidates.graphs > 0

@@ -41,14 +41,14 @@ def either_way(left: str, right: str) -> bool:
 
 
 @pytest.mark.parametrize(("there", "back"), [("partition", "combine"), ("pipeline", "batch")])
-def test_what_cancels(there, back):
+def test_inverse_parallel_operators_cancel(there, back):
     for first, second in ((there, back), (back, there)):
         assert f"{second}({first}(x, dim=1, degree=k), dim=1, degree=k) == x" in texts()
 
 
 @pytest.mark.parametrize("name", ["partition", "combine", "pipeline", "batch"])
 def test_a_cut_commutes_with_all_others(name):
-    """On its own dimension and on another, before and after it, whatever the degrees."""
+    """On its own dimension and on another, before and after it, for any degrees."""
     for other in ("partition", "combine", "pipeline", "batch"):
         for a, b in ((1, 1), (1, 3), (3, 1)):
             inner = f"{other}(x, dim={b}, degree=%s)", f"{name}(x, dim={a}, degree=%s)"
@@ -96,7 +96,7 @@ def test_types_of_chains_are_those_of_the_verifier():
     untyped = 0
     for _ in range(600):
         word = tuple(an_op(random, [K, K2, (*K, *K2)]) for _ in range(random.randrange(4)))
-        # All at one rank, with both axes there.
+        # All at one rank, at which both axes exist.
         both = pair((ParallelOp("partition", 0, K), ParallelOp("partition", 1, K)), word)[1]
         try:
             (typing,) = typings(Graph(both).nodes, both)
@@ -112,7 +112,7 @@ def test_types_of_chains_are_those_of_the_verifier():
 
 
 def test_chains_of_three_follow_from_the_rules():
-    """In both directions; every class of chains with the same type is connected."""
+    """In both directions. Every class of chains with the same type is connected."""
     rewriter = ChainRewriter([_words(c.left, c.right) for c in rules().candidates])
     names = ("partition", "combine", "pipeline", "replicate", "reduce")
     ops = [
@@ -131,7 +131,7 @@ def _words(left: str, right: str) -> tuple[Chain, Chain]:
 
 
 def _word(text: str) -> Chain:
-    """The chain that a text says, read from within."""
+    """The chain in a text, read from the inside."""
     operators: list[ParallelOp] = []
     while text != "x":
         name, rest = text.split("(", 1)
@@ -145,7 +145,7 @@ def _word(text: str) -> Chain:
 
 
 def _end_of_operand(text: str) -> int:
-    """Where the comma after the first operand is."""
+    """The position of the comma after the first operand."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -154,7 +154,7 @@ def _end_of_operand(text: str) -> int:
     raise ValueError(text)
 
 
-def test_no_rule_follows_from_those_before():
+def test_no_rule_of_chains_follows_from_earlier_rules():
     every = [_words(c.left, c.right) for c in rules().candidates]
     for i, (left, right) in enumerate(every):
         assert not ChainRewriter(every[:i]).joins(left, right), (left, right)

@@ -31,7 +31,8 @@ Classes = Mapping[Key, Sequence[Counts]]
 
 
 def options(edge: int, rank: int) -> list[tuple[Counts, str, dict[str, int]]]:
-    """Nothing, or one parallel operator: what it counts, its name and dimension."""
+    """Nothing, or one parallel operator: the entry that it counts in, its name, and its
+    dimension."""
     partial: list[tuple[Counts, str, dict[str, int]]] = [({}, "", {})]
     for call in moves(rank, K):
         dim = call.values.get("dim", 0)
@@ -42,7 +43,7 @@ def options(edge: int, rank: int) -> list[tuple[Counts, str, dict[str, int]]]:
             "pipeline": (rank + dim, 1),
             "batch": (rank + dim, -1),
             "replicate": (2 * rank, 1),
-            "reduce": (2 * rank + 1, 1),  # how many there are
+            "reduce": (2 * rank + 1, 1),  # counts partials
         }[call.name]
         partial.append(
             ({(edge, entry): power}, call.name, {} if rank * 2 <= entry else {"dim": dim})
@@ -56,10 +57,10 @@ def moved(value: Value, option: tuple[Counts, str, dict[str, int]]) -> Value:
 
 
 def keys(outputs: tuple[Value, ...]) -> Iterator[Key]:
-    """What typing says of a graph, once for each choice of which operands carry partials."""
+    """The types of a graph, one for each choice of the operands that carry partials."""
     for number, typing in enumerate(typings(Graph(outputs).nodes, outputs)):
         rows = typing.basis.rows
-        # It takes k = 1, or an input with a k-th of a copy or the like.
+        # The type needs k = 1, or an input with a k-th of a copy or the like.
         impossible = any(
             symbol == "k" or (value.powers and all(s == "k" and e < 0 for s, e in value.powers))
             for symbol, value in rows
@@ -70,7 +71,7 @@ def keys(outputs: tuple[Value, ...]) -> Iterator[Key]:
 
 
 def graphs(layout: OperatorCuts) -> Iterator[tuple[Counts, tuple[Value, ...]]]:
-    """Every graph around an operator, with what it counts."""
+    """Every graph around an operator, with its counts."""
     at = layout.at
     leaves = [tensor(name, rank) for name, rank in zip(NAMES, at.ranks, strict=False)]
     for chosen in product(*(options(edge, rank) for edge, rank in enumerate(at.edges))):
@@ -81,7 +82,7 @@ def graphs(layout: OperatorCuts) -> Iterator[tuple[Counts, tuple[Value, ...]]]:
 
 
 def classes(all_graphs: Iterator[tuple[Counts, tuple[Value, ...]]]) -> Classes:
-    """The graphs that are typed alike, and so equal."""
+    """The graphs with equal types, which are therefore equal."""
     by_key: dict[Key, list[Counts]] = defaultdict(list)
     for counts, outputs in all_graphs:
         for key in keys(outputs):
@@ -95,7 +96,7 @@ def classes_around(name: str, active: int) -> Classes:
 
 
 def difference(edges: Edges, left: Counts, right: Counts) -> Relation:
-    """What one graph has and the other has not; what both have takes part in no rule."""
+    """The counts that one graph has and the other lacks. Those of both take part in no rule."""
     powers: Counts = {}
     for place in sorted({*left, *right}):
         sign = -1 if place[1] == 2 * edges.ranks[place[0]] + 1 else 1  # a reduce divides
@@ -134,8 +135,8 @@ def test_every_equality_around_an_operator_follows(name, active):
 
 
 @pytest.mark.parametrize(("name", "active"), SMALL)
-def test_none_of_the_rules_follows_from_the_others(name, active):
-    """In fewer steps than equalities are left out for."""
+def test_no_rule_of_an_operator_follows_from_its_other_rules(name, active):
+    """In fewer steps than the number from which equalities are left out."""
     layout = layout_of(name, active)
     basis = [one.relation for one in layout.basis([])]
     steps = RelationSteps(Edges(layout.at.edges))
@@ -176,7 +177,7 @@ def texts(layout: OperatorCuts) -> set[str]:
     "name", ["pointwise2", "matmul", "softmax", "sum_loss", "concat", "gather"]
 )
 def test_one_active_axis_of_a_run_is_enough(name):
-    """The axes of a run are all alike, and no rule is about two of them."""
+    """The axes of a run are alike, and no rule is about two of them."""
     one, *more = (texts(layout_of(name, active)) for active in (1, 2, 3))
     assert all(relation == one for relation in more)
 
@@ -242,7 +243,7 @@ def test_named_rules_are_found(name, inputs, left, right):
 
 
 def test_windows_are_cut_with_halos():
-    """Rows and columns of a convolution; the sizes of the halo are conditions."""
+    """Rows and columns of a convolution. The sizes of the halo are conditions."""
     candidates = [c for c in cut_rules(ALL["conv2d"]).candidates if "halo_before" in c.right]
     rules = [c for c in candidates if not c.steps]
     assert [f"combine({dim}" for c in rules for dim in (2, 3) if f"dim={dim}" in c.right] == [
@@ -269,7 +270,7 @@ def test_rules_are_proved_for_any_number_of_free_axes(name):
 
 @pytest.mark.parametrize("name", ["pointwise", "matmul", "softmax", "transpose"])
 def test_free_axes_stand_around_those_that_a_rule_uses(name):
-    """One before, between and after, and no two of them side by side in every value."""
+    """One before, between and after, and no two side by side in every value."""
     operator = ALL[name]
     for candidate in cut_rules(operator).candidates:
         left, right = candidate.parse()
@@ -307,7 +308,7 @@ def test_symbols_and_names_of_inputs_are_never_taken_twice():
     layout = OperatorCuts.of(many)
     assert layout is not None
     assert decide(*layout.written(layout.basis([])[0])).verdict is Verdict.PROVED
-    assert len(candidates) < 100  # not all of the 2**11 ways to write a rule on as many edges
+    assert len(candidates) < 100  # not all of the 2**11 ways to write a rule on that many edges
 
 
 @pytest.mark.parametrize("third", a_third(range(3)))
@@ -330,7 +331,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("first", "active", "second"), a_third(PAIRS))
 def test_chains_of_two_operators_have_no_rules_of_their_own(first, active, second):
-    """The second operator has one operand. The edge between is an output of the one and an operand
+    """The second operator has one operand. The edge between them is an output of one and an operand
     of the other, so the relations of both share its places."""
     one = layout_of(first, active)
     (between,) = one.at.outputs

@@ -1,4 +1,4 @@
-"""The linear algebra of relations, on small systems that are searched through."""
+"""The linear algebra of relations, on small systems that can be searched exhaustively."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def is_sum(relation: Relation, known: set[Relation]) -> bool:
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_relations_are_those_of_which_all_others_are_sums(name):
+def test_all_relations_are_sums_of_the_derived_relations(name):
     columns = SYSTEMS[name]
     derived = set(relations(columns, FREE))
     every = exhaustive(columns, FREE)
@@ -74,13 +74,13 @@ def test_relations_are_those_of_which_all_others_are_sums(name):
     assert not any(is_sum(relation, derived - {relation}) for relation in derived)
 
 
-def test_what_relations_there_are():
+def test_relations_of_small_systems_are_found():
     assert relations(SYSTEMS["apart"], FREE) == []
     assert relations(SYSTEMS["what comes in goes out"], FREE) == [(((0, 0), 1), ((1, 0), -1))]
     assert relations(SYSTEMS["twice"], FREE) == [(((0, 0), 2), ((1, 0), -1))]
 
 
-def test_one_parallel_operator_on_either_side_of_an_edge():
+def test_edge_holds_one_parallel_operator_on_each_side():
     dims, slices, copies, partials = ((0, entry) for entry in range(4))
     assert FREE.fit({dims: 1, slices: -1}, 0)
     assert FREE.fit({dims: 2}, 0)
@@ -106,12 +106,12 @@ def test_steps_are_counted():
 
 
 def test_copies_cannot_be_undone():
-    """Nothing gives copies back: what needs some that are not there does not follow."""
+    """No operator gives copies back, so an equality that needs missing copies does not follow."""
     steps = RelationSteps(FREE)
     takes: Relation = (((0, 0), 1), ((0, 2), 1), ((1, 0), -1))
     gives: Relation = (((0, 1), 1), ((0, 2), 1), ((1, 0), -1))
     follows: Relation = (((0, 0), 1), ((0, 1), -1))
-    assert steps.distance(follows, [takes, gives]) is not None  # by way of the second edge
+    assert steps.distance(follows, [takes, gives]) is not None  # through the second edge
     left: Relation = (((0, 0), 1), ((0, 2), 1), ((1, 2), -1))
     right: Relation = (((0, 1), 1), ((0, 2), 1), ((1, 2), -1))
     assert steps.distance(follows, [left, right]) is None  # no copies on either edge

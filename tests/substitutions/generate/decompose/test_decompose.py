@@ -1,4 +1,5 @@
-"""Operators as graphs of primitive ones: proved, and they allow the cuts that operators refuse."""
+"""Operators as graphs of primitive ones: these are proved, and allow the cuts that operators
+refuse."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def test_an_operator_with_an_inner_reduction_is_decomposed(name: str):
 @pytest.mark.parametrize(
     "names", [[*PAIRS][::6], pytest.param([*PAIRS], marks=pytest.mark.soak)], ids=["some", "all"]
 )
-def test_what_is_found_is_proved(names: list[str]):
+def test_decompositions_are_proved(names: list[str]):
     def check(name: str) -> None:
         decision = decide(*PAIRS[name])
         assert decision.verdict is Verdict.PROVED, decision.reason
@@ -97,7 +98,7 @@ def test_operators_of_a_user_are_decomposed_and_proved(operator: Operator):
 @each("name", PAIRS)
 @settings(max_examples=1, deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_both_sides_give_the_same_numbers(name: str, seed: int):
+def test_both_sides_of_a_decomposition_have_the_same_values(name: str, seed: int):
     """On random types, shard by shard, in floating point."""
     instance = random_instance(*PAIRS[name], Random(seed))
     assume(instance is not None)
@@ -141,7 +142,7 @@ def test_exponentials_are_relative_to_the_greatest(name: str):
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "rms_norm", "mean_axis", "attention"])
-def test_one_pair_stands_for_any_number_of_axes(name: str):
+def test_pair_of_a_decomposition_has_free_axes(name: str):
     (pair,) = decompose(OPERATORS[name]).pairs
     assert free_runs(*pair)
 
@@ -156,7 +157,7 @@ def test_one_pair_stands_for_any_number_of_axes(name: str):
         ("max_pool2d", "under a condition"),
     ],
 )
-def test_what_is_left_out_has_a_reason(name: str, reason: str):
+def test_operator_without_a_decomposition_has_a_reason(name: str, reason: str):
     decomposition = decompose(OPERATORS[name])
     assert not decomposition.pairs
     assert reason in decomposition.reason
@@ -179,8 +180,8 @@ def test_an_equation_beyond_the_primitives_has_a_reason(equation: str, reason: s
     assert reason in decomposition.reason
 
 
-# What follows replays derivations. ``onwards`` moves the operator that joins a cut tensor towards
-# the results, by rules around one operator each; every one is proved here.
+# The rest replays derivations. ``onwards`` moves the operator that joins a cut tensor towards the
+# results, by rules around one operator each. Every rule is proved here.
 
 
 @lru_cache(maxsize=256)
@@ -220,7 +221,7 @@ def onwards(rank: int, dim: int) -> list[Rule]:
 
 
 def blocks(rank: int, dim: int) -> list[Rule]:
-    """How a maximum along a cut dimension is taken within blocks first."""
+    """Rules that take a maximum along a cut dimension within blocks first."""
     x = f"combine(x, dim={dim}, degree=k)"
     apart, inner = f"axis={dim}, outer=a, inner=b", f"axis={dim + 1}"
     return [
@@ -248,8 +249,8 @@ Place = tuple[str, int]
 
 
 def as_rule(pair: GraphPair, *, drop: Iterable[Place] = (), double: Iterable[Place] = ()) -> Rule:
-    """A decomposition as a rule; the axes in ``drop`` and ``double`` stood for any number, and
-    here for none and for two."""
+    """A decomposition as a rule. Its free axes stand for any number: here none for ``drop``, and
+    two for ``double``."""
     left, right = pair
     for place, count in (*((p, 0) for p in drop), *((p, 2) for p in double)):
         group = next(group for group in free_runs(left, right) if place in group)
@@ -260,7 +261,7 @@ def as_rule(pair: GraphPair, *, drop: Iterable[Place] = (), double: Iterable[Pla
 
 
 def applied(rule: Rule, graph: Graph, **free: int) -> Graph:
-    """The graph after the first application of a rule that there is."""
+    """The graph after the first possible application of a rule."""
     for match in matches(rule, graph):
         outputs = build(rule, match, free)
         if outputs is not None:
@@ -269,7 +270,7 @@ def applied(rule: Rule, graph: Graph, **free: int) -> Graph:
 
 
 def moved(rules: list[Rule], graph: Graph) -> Graph:
-    """The graph after all applications of rules that there are."""
+    """The graph after all possible applications of rules."""
     for _ in range(100):
         steps = (
             rewrite(graph, match, outputs)
@@ -294,7 +295,7 @@ def communication(graph: Graph) -> dict[str, int]:
 
 
 def assert_cut(graph: Graph, result: Value, size: int, degree: int) -> None:
-    """Every tensor with a dimension of this size but the result is cut along it."""
+    """Check that every tensor with a dimension of this size, except the result, is cut along it."""
     for node in graph.nodes:
         for value in map(node.value, range(len(node.types))):
             for length, cut in zip(value.type.shape, value.type.degrees.dims, strict=True):
@@ -307,7 +308,7 @@ def assert_replayed(start: Graph, end: Graph) -> None:
 
 
 def test_softmax_over_a_cut_axis():
-    """Only maxima, one for each row and shard, and sums, one for each row, are moved."""
+    """Only maxima and sums are moved, one for each row and shard."""
     start = parse_graph(
         "x = input[6, 20/4]\nreturn partition(softmax(combine(x, dim=1, degree=4), axis=1),"
         " dim=1, degree=4)"
@@ -337,7 +338,7 @@ def test_cross_entropy_over_a_cut_vocabulary():
 
 
 def test_batch_norm_over_a_cut_batch():
-    """The statistics of the whole batch: sums of each channel are all that is moved."""
+    """Only sums of each channel are moved: the statistics of the whole batch."""
     start = parse_graph(
         "x = input[20/4, 3, 7]\nweight = weight[3]\nbias = weight[3]\n"
         "return partition(batch_norm(combine(x, dim=0, degree=4), weight, bias, eps=0.01),"
@@ -353,7 +354,7 @@ def test_batch_norm_over_a_cut_batch():
 
 
 def test_attention_over_cut_keys():
-    """Each shard attends to its keys: what is moved has the size of queries, and of results."""
+    """Each shard attends to its keys. The moved tensors have the size of queries and of results."""
     start = parse_graph(
         "q = input[2, 6, 5]\nk = input[2, 20/4, 5]\nv = input[2, 20/4, 3]\n"
         "return attention(q, combine(k, dim=1, degree=4), combine(v, dim=1, degree=4))"

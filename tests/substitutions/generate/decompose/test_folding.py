@@ -1,4 +1,4 @@
-"""Operators that are found again in the decompositions of others."""
+"""Operators that are found in the decompositions of other operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARPNESS = Operator(
     "x[a..., j] -> out[a...] = factor * log(sum j: exp(x[a..., j])) + 1",
     reals=("factor",),
 )
-"""A user's own, with the logarithm of summed exponentials in it."""
+"""A user's own operator that contains the logarithm of summed exponentials."""
 
 
 def texts(operator: Operator) -> list[str]:
@@ -45,7 +45,7 @@ def test_a_users_own_operator_is_folded_and_proved():
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "attention", "mean_axis", "batch_norm"])
-def test_what_holds_no_other_operator_is_left_as_it_is(name: str):
+def test_decomposition_without_a_known_operator_is_not_folded(name: str):
     assert all(
         pair in decompose(OPERATORS[name]).pairs
         for pair in decompositions(OPERATORS[name])
@@ -61,6 +61,6 @@ def _is_by_blocks(pair) -> bool:
     ("name", "is_folded"),
     [("logsumexp", True), ("nll", True), ("softmax", False), ("mean_axis", False)],
 )
-def test_what_folds_makes_larger_tensors_than_its_output(name: str, is_folded: bool):
+def test_folding_decomposition_has_tensors_larger_than_its_output(name: str, is_folded: bool):
     (pair,) = decompose(OPERATORS[name]).pairs
     assert folds(pair) == is_folded
