@@ -123,7 +123,8 @@ class MicroBatches:
     _choices: Memo[tuple[float, float], GroupStrategies] = field(
         init=False, default_factory=Memo[tuple[float, float], GroupStrategies]
     )
-    """The choices by price of a byte and micro-batches in flight."""
+    """The choices by price of a byte and micro-batches in flight. Outlines with and without
+    recomputation ask for the same ones."""
     _costs: Memo[tuple[int, Duties], MicroBatchCosts] = field(
         init=False, default_factory=Memo[tuple[int, Duties], MicroBatchCosts]
     )

@@ -120,7 +120,7 @@ def outline(
         return None
     for price in PRICES:
         check_time()
-        choices = _sparing(groups, first, price, sparing)
+        choices = _sparing(groups, first, price)
         fitting = _balanced(groups, choices, kind, sparing=sparing)
         if fitting is not None:
             return fitting
@@ -205,19 +205,17 @@ def _each(holds: ChunkMemory, bounds: Sequence[int]) -> list[float]:
     ]
 
 
-def _sparing(
-    groups: StageBatches, first: ByStage, price: float, sparing: Sparing = PLAIN
-) -> ByStage:
-    """The strategies with a price of memory; ``first`` if the price is 0. What recomputation frees
-    has no price, nor have weights that are stored elsewhere."""
+def _sparing(groups: StageBatches, first: ByStage, price: float) -> ByStage:
+    """The strategies with a price of memory; ``first`` if the price is 0. All activations have the
+    price: recomputation may leave more of them than is assumed."""
     if not price:
         return first
     costs, slices = least_of(first), groups.slices
     seconds = slices * costs.micro.sum() + costs.once.sum()
-    flying = sparing.parts * sparing.left * (1 + min(groups.stages, slices)) / 2
+    flying = (1 + min(groups.stages, slices)) / 2
 
     def choose(own: MicroBatches) -> GroupStrategies:
-        return own.choose(price * seconds / groups.limit(own) / sparing.parts, flying)
+        return own.choose(price * seconds / groups.limit(own), flying)
 
     return groups.choose(choose)
 

@@ -50,9 +50,6 @@ FEW_OPERATORS = 24
 SLACK = 1.2
 """For few operators, outlines up to this many times as slow as the best are tried, as the best by
 estimate may not fit once it is built."""
-IN_PARTS = 2.0
-"""Weights in parts are gathered for each micro-batch, so twice as many may take twice as long. As
-these may fit without parts, more are tried up to this many times the least seconds."""
 GROWTH = 2
 """The least factor between a rung of the ladder and the one before."""
 SPARING = {
@@ -98,14 +95,6 @@ class _Groups:
     @property
     def stages(self) -> int:
         return len(self.costs)
-
-
-class _Fastest(NamedTuple):
-    """The fastest outline for some stages and micro-batches: its seconds, infinite if none fits;
-    and whether it stores weights in parts."""
-
-    seconds: float
-    in_parts: bool = False
 
 
 class _OutlineFigures(NamedTuple):
@@ -169,11 +158,10 @@ class OutlineSearch:
         """Up the ladder, until more micro-batches pay no more; in the end, the least seconds."""
         groups, least = self._groups(stages), inf
         for count in ladder(micro_batch_counts(self.source.batch, stages)):
-            tried = yield from self._tried(groups, count)
-            slack = IN_PARTS if tried is not None and tried.in_parts else 1.0
-            if tried is None or tried.seconds > slack * least:
+            seconds = yield from self._tried(groups, count)
+            if seconds is None or seconds > least:
                 break
-            least = min(least, tried.seconds)
+            least = seconds
         return least
 
     def _refined(self, best: _OutlineFigures) -> Iterator[Outline]:
@@ -182,17 +170,18 @@ class OutlineSearch:
         for side in beside(micro_batch_counts(self.source.batch, best.stages), best.micro_batches):
             least = min(self._least, best.seconds)
             for other in side:
-                tried = yield from self._tried(groups, other)
-                if tried is None or tried.seconds >= least:
+                seconds = yield from self._tried(groups, other)
+                if seconds is None or seconds >= least:
                     break
-                least = tried.seconds
+                least = seconds
 
     def _groups(self, stages: int) -> _Groups:
         costs = group_costs(self.machine, stages, self.cost_on)
         return _Groups(costs, Transfers(Mesh(costs[0].machine)))
 
-    def _tried(self, groups: _Groups, count: int) -> Generator[Outline, None, _Fastest | None]:
-        """Try one number of micro-batches. Returns the fastest outline. Returns None if a step
+    def _tried(self, groups: _Groups, count: int) -> Generator[Outline, None, float | None]:
+        """Try one number of micro-batches. Returns the seconds of the fastest outline,
+        infinite if none fits. Returns None if a step
         would not beat the best even without any waiting; this holds for more micro-batches too,
         which never make the work less."""
         stages = groups.stages
@@ -207,12 +196,12 @@ class OutlineSearch:
         if busy / stages >= self._slack * self._least:
             return None
         self.teller.works_on(work, "pipeline", lambda: busy / stages)
-        least = _Fastest(inf)
+        least = inf
         for made in self._outlined(batches, choices):
             if self.kind == "1f1b" and stages > 1:
                 ways = interleaved(made), with_weights_pass(made)
                 made = min(ways, key=lambda one: one.seconds)
-            least = min(least, _Fastest(made.seconds, made.sparing.parts > 1))
+            least = min(least, made.seconds)
             self._note(made, _OutlineFigures(made.seconds, stages, count))
             if made.seconds < self.faster_than:
                 yield made

@@ -52,25 +52,6 @@ def test_groups_that_may_not_fit_have_no_outline(sparing, monkeypatch):
     assert {*fits} == {False, True}
 
 
-def test_memory_price_counts_the_activations_that_recomputation_leaves(monkeypatch):
-    groups, asked = groups_of(1e12), list[tuple[float, float]]()
-    choose = MicroBatches.choose
-
-    def noted(own: MicroBatches, byte_price: float = 0.0, in_flight: float = 1.0):
-        asked.append((byte_price, in_flight))
-        return choose(own, byte_price, in_flight)
-
-    first = groups.choose(choose)
-    monkeypatch.setattr(MicroBatches, "choose", noted)
-    monkeypatch.setattr(outlines, "PRICES", (1.0,))
-    sparings = (PLAIN, RECOMPUTED, replace(RECOMPUTED, parts=4))
-    for sparing in sparings:
-        assert outline(groups, "1f1b", first, sparing) is not None
-    price, flying = asked[0]
-    expected = [(price / s.parts, flying * s.left * s.parts) for s in sparings]
-    np.testing.assert_allclose(asked, expected)
-
-
 def test_outline_counts_the_gathering_of_weights_in_parts():
     groups = groups_of(1e12)
     batches = groups.each[0]
