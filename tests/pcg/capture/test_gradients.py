@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 # Functions of autograd override backward as torch documents, with operands of their own.
+# pyright: reportIncompatibleMethodOverride=false
 import pytest
 import torch
 from support.cases import a_third

@@ -4,6 +4,7 @@ exact gradients."""
 from __future__ import annotations
 
 # Functions of autograd override backward as torch documents, with operands of their own.
+# pyright: reportIncompatibleMethodOverride=false
 import torch
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
