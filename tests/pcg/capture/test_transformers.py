@@ -12,6 +12,7 @@ from support.public.calls import Loss
 from support.public.compared import compared
 from support.public.further import FURTHER
 from support.public.language import LANGUAGE
+from support.public.transformers5.recent import RECENT
 from support.public.vision import VISION
 
 from pcg.errors import InputError
@@ -40,6 +41,15 @@ def test_graphs_agree_with_public_models(name: str, attention: str) -> None:
 def test_graphs_agree_with_further_models(name: str) -> None:
     torch.manual_seed(0)
     model, given = FURTHER[name]("sdpa")
+    captured, _ = compared(Loss(model, given), tuple(given.values()))
+    assert captured.opaque == ()
+
+
+@pytest.mark.parametrize("name", RECENT)
+@pytest.mark.soak
+def test_graphs_agree_with_models_of_transformers_5(name: str) -> None:
+    torch.manual_seed(0)
+    model, given = RECENT[name]("sdpa")
     captured, _ = compared(Loss(model, given), tuple(given.values()))
     assert captured.opaque == ()
 

@@ -16,6 +16,7 @@ from support.public.calls import PublicModel
 from support.public.further import FURTHER
 from support.public.language import IGNORING, LANGUAGE, PADDED, Maker
 from support.public.others import OTHERS
+from support.public.transformers5.recent import RECENT
 from support.public.vision import VISION
 from torch import Tensor, nn
 
@@ -25,6 +26,7 @@ IMAGES = {"torchvision": "images", "timm": "families"}
 """The packages with models of images, and the modules here that make these models small."""
 MODELS: Mapping[str, Mapping[str, Maker | Plain]] = {
     "transformers": {**LANGUAGE, **VISION, **FURTHER},
+    "transformers-5": RECENT,
     "padded": PADDED,
     "ignoring": IGNORING,
     "others": OTHERS,
@@ -57,7 +59,7 @@ def maker_of(name: str) -> Maker | Plain:
 
 def has_attention(name: str) -> bool:
     """Whether the model can compute attention in several ways."""
-    packages = (MODELS["transformers"], PADDED, IGNORING)
+    packages = (MODELS["transformers"], RECENT, PADDED, IGNORING)
     return any(maker_of(name) in own.values() for own in packages)
 
 
