@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from support.public.by_hand import BY_HAND
 from support.public.calls import PublicModel
 from support.public.further import FURTHER
 from support.public.language import IGNORING, LANGUAGE, PADDED, Maker
@@ -33,6 +34,7 @@ MODELS: Mapping[str, Mapping[str, Maker | Plain]] = {
         for package, module in IMAGES.items()
         if find_spec(package) is not None
     },
+    "by-hand": BY_HAND,
 }
 """The models by package. Some take the way to compute attention. The others return their loss and
 have one way only."""

@@ -76,7 +76,7 @@ def arguments(budget: float, limit: float) -> argparse.ArgumentParser:
     """The options of every such script, with its own defaults."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", help="models, packages or PACKAGE/MODEL")
-    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--nodes", type=int, nargs="*", default=[1, 4], help="none: no planning")
     parser.add_argument("--budget", type=float, default=budget, help="seconds of a search")
     parser.add_argument("--limit", type=float, default=limit, help="seconds of a model")
     parser.add_argument("--results", type=Path, help="a file of measured lines, to go on from")
