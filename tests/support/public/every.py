@@ -52,8 +52,8 @@ MODELS: Mapping[str, Mapping[str, Maker | Plain]] = {
     },
     "by-hand": BY_HAND,
 }
-"""The models by package, as far as the packages are installed. Some take the way to compute attention. The others return their loss and
-have one way only."""
+"""The models of the installed packages. Some take the way to compute attention. The others return
+their loss and have one way only."""
 
 
 def public(name: str, attention: str = "sdpa") -> PublicModel:
