@@ -2,12 +2,13 @@
 planning.
 
     PYTHONPATH=.:tests python tests/benchmarks/public/models.py [--nodes 1 4] [--results FILE]
-        [--attention sdpa] [--limit SECONDS] [NAME ...]
+        [--attention sdpa] [--limit SECONDS] [--together] [NAME ...]
 
-Each model has a process of its own, which ends after ``--limit`` seconds. With ``--results``, lines
-in the file are printed and not measured again, and new lines are added to it. The status is 1 if a
-model is refused or takes longer, if its plan is slower than data parallelism, or if a function that
-is kept whole takes over 1% of the step.
+Each model has a process of its own, which ends after ``--limit`` seconds. With ``--together`` all
+are measured in this process, which is faster for many small models. ``--nodes`` without a number
+leaves out planning. With ``--results``, lines in the file are printed and not measured again, and
+new lines are added to it. The status is 1 if a model is refused or takes longer, if its plan is
+slower than data parallelism, or if a function that is kept whole takes over 1% of the step.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def main() -> None:
     """One line for each model and way to compute attention."""
     parser = arguments(budget=120.0, limit=600.0)
     parser.add_argument("--attention", choices=("sdpa", "eager", "both"), default="both")
+    parser.add_argument("--together", action="store_true", help="all models in this process")
     given = parser.parse_args()
     if given.alone:
         print_measured(lambda: measured(given))
@@ -36,7 +38,8 @@ def main() -> None:
         for name in named(given.names)
         for attention in (both if has_attention(name) else ("",))
     )
-    sys.exit(not Table(__file__, given).printed(models))
+    table = Table(__file__, given, measured if given.together else None)
+    sys.exit(not table.printed(models))
 
 
 def measured(given: argparse.Namespace) -> Row:

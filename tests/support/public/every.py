@@ -9,35 +9,53 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from support.public.by_hand import BY_HAND
 from support.public.calls import PublicModel
-from support.public.further import FURTHER
-from support.public.language import IGNORING, LANGUAGE, PADDED, Maker
 from support.public.others import OTHERS
-from support.public.transformers5.recent import RECENT
-from support.public.vision import VISION
 from torch import Tensor, nn
 
+if TYPE_CHECKING:
+    from support.public.language import Maker
+
 Plain = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
+
+
+def _of_transformers() -> Mapping[str, Mapping[str, Maker]]:
+    """The models that need ``transformers``, by package. Empty without it."""
+    if find_spec("transformers") is None:
+        return {}
+    from support.public.further import FURTHER
+    from support.public.language import IGNORING, LANGUAGE, PADDED
+    from support.public.transformers5.recent import RECENT
+    from support.public.vision import VISION
+
+    return {
+        "transformers": {**LANGUAGE, **VISION, **FURTHER},
+        "transformers-5": RECENT,
+        "padded": PADDED,
+        "ignoring": IGNORING,
+    }
+
+
+OF_TRANSFORMERS = _of_transformers()
 
 IMAGES = {"torchvision": "images", "timm": "families"}
 """The packages with models of images, and the modules here that make these models small."""
 MODELS: Mapping[str, Mapping[str, Maker | Plain]] = {
-    "transformers": {**LANGUAGE, **VISION, **FURTHER},
-    "transformers-5": RECENT,
-    "padded": PADDED,
-    "ignoring": IGNORING,
+    **OF_TRANSFORMERS,
     "others": OTHERS,
     **{
         package: getattr(import_module(f"support.public.{module}"), package.upper())
         for package, module in IMAGES.items()
         if find_spec(package) is not None
     },
+    "by-hand": BY_HAND,
 }
-"""The models by package. Some take the way to compute attention. The others return their loss and
-have one way only."""
+"""The models of the installed packages. Some take the way to compute attention. The others return
+their loss and have one way only."""
 
 
 def public(name: str, attention: str = "sdpa") -> PublicModel:
@@ -59,8 +77,7 @@ def maker_of(name: str) -> Maker | Plain:
 
 def has_attention(name: str) -> bool:
     """Whether the model can compute attention in several ways."""
-    packages = (MODELS["transformers"], RECENT, PADDED, IGNORING)
-    return any(maker_of(name) in own.values() for own in packages)
+    return any(maker_of(name) in own.values() for own in OF_TRANSFORMERS.values())
 
 
 def named(given: Sequence[str]) -> Iterator[str]:

@@ -73,11 +73,15 @@ class Row:
 
     @property
     def text(self) -> str:
-        shares = {name: max(g.shares.get(name, 0.0) for g in self.all) for name in self.whole}
-        whole = ", ".join(f"{n} {f} ({shares[f]:.2%})" for f, n in self.whole.items())
+        whole = ", ".join(f"{n} {f}{self._share(f)}" for f, n in self.whole.items())
         plans = ((f"{g.seconds:.1f}", g.text) for g in self.all)
         begin = (self.name, self.attention or "-", self.equations, self.batched, whole or "none")
         return line(*begin, f"{self.capture:.1f}", *(cell for plan in plans for cell in plan))
+
+    def _share(self, function: str) -> str:
+        """The largest share of a step, if there is a plan."""
+        shares = [gain.shares.get(function, 0.0) for gain in self.all]
+        return f" ({max(shares):.2%})" if shares else ""
 
     @property
     def all(self) -> list[Gain]:
