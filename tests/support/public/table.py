@@ -1,5 +1,5 @@
-"""A table of public models, each measured in a process of its own by default. It can be resumed, and
-then no model stops it."""
+"""A table of public models. It can be resumed. By default each model has a process of its own, and
+no model stops the table."""
 
 from __future__ import annotations
 
