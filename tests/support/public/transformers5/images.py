@@ -63,7 +63,7 @@ def typed() -> dict[str, Tensor]:
 
 
 IMAGES: Mapping[str, Recipe] = {
-    "regnet": Recipe("RegNetForImageClassification", shown, {**STAGES, "groups_width": 4}),
+    "regnet-y": Recipe("RegNetForImageClassification", shown, {**STAGES, "groups_width": 4}),
     "resnet of basic blocks": Recipe(
         "ResNetForImageClassification",
         shown,
