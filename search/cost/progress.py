@@ -122,6 +122,12 @@ def timed_by(clock: Clock) -> Generator[None]:
         _CLOCK.reset(before)
 
 
+def reserved(seconds: float, operators: int, each: float) -> float:
+    """The seconds of a search's time, at most half of it, that are reserved for its plan: ``each``
+    for every operator of the model."""
+    return max(0.0, min(each * operators, seconds / 2))
+
+
 class OutOfTime(Exception):
     """The time of a search is up."""
 
@@ -146,9 +152,8 @@ class Phases:
     def of(start: float, seconds: float, operators: int, teller: Teller) -> Phases:
         """The phases of a search that began at ``start`` and may take ``seconds``. Up to half of
         these are reserved to write down the plan. ``operators``: those of the model."""
-        ending = ENDING * operators
-        early, grace = max(0.0, min(ending, seconds / 2)), max(0.0, GRACE - ending)
-        return Phases(start + seconds, ending=early, grace=grace, teller=teller)
+        ending, grace = reserved(seconds, operators, ENDING), max(0.0, GRACE - ENDING * operators)
+        return Phases(start + seconds, ending=ending, grace=grace, teller=teller)
 
     @property
     def is_over(self) -> bool:

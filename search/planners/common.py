@@ -16,7 +16,7 @@ from search.cost.cost import SGD, CostModel
 from search.cost.derivation import Derivation
 from search.cost.efficiency import Speed
 from search.cost.planned import Planned, SearchReport
-from search.cost.progress import Phases, Teller, now
+from search.cost.progress import Phases, Teller, now, reserved
 from search.cost.simulate import recomputing
 from search.map.building import Builder, Cut
 from search.map.choose.choosing import Choice, Chooser
@@ -109,7 +109,7 @@ def priced_choice(
 def searching_until(start: float, seconds: float, graph: Graph) -> float:
     """The time, by ``now``, at which a search has to end that began at ``start`` and may take
     ``seconds``. Up to half of these are reserved to price its plan and to write it down."""
-    return start + seconds - min(ENDING * len(graph.operators), seconds / 2)
+    return start + seconds - reserved(seconds, len(graph.operators), ENDING)
 
 
 def until_fitting(
