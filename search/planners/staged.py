@@ -212,7 +212,7 @@ class StagedSearch:
     def _choose(self, source: Streams, phases: Phases, tried: list[Outline]) -> None:
         """Choose pipelines of a model, for all numbers of stages."""
         setting = self.setting
-        cuts = Cuts(setting.library.concrete(source.graph))
+        cuts = Cuts.of_rules(setting.library.concrete(source.graph))
         counts = self.micro_batches or tuple(ladder(micro_batch_counts(source.batch)))
         for stages, size in stage_counts(setting.machine):
             if stages > len(source.graph.operators):

@@ -89,6 +89,10 @@ class Rule:
         if self.made_from is None:  # Forms are made from rules that have been checked.
             self._check()
 
+    def __hash__(self) -> int:
+        # Tuples of thousands of rules are keys of caches. A rule's name says nearly all of it.
+        return hash(self.name)
+
     def _check(self) -> None:
         if not self.left or len(self.left) != len(self.right):
             problem = f"{len(self.left)} outputs on the left, {len(self.right)} on the right"
