@@ -201,7 +201,7 @@ def test_deep_model_asks_for_a_rival_once_and_drops_slower_plans(monkeypatch: py
     assert folded(whole) is not None
 
     def answer(rival: Rivals | None) -> Planned:
-        machine, training = load_machine("dgx-a100").with_devices(4), Training("adam", "bf16")
+        machine, training = load_machine("dgx-a100").with_devices(2), Training("adam", "bf16")
         return MeshPlanner(machine, load_library(), training=training, rival=rival).plan("d", whole)
 
     alone, slower, faster = answer(None), Rivals(inf), Rivals(0.0)
