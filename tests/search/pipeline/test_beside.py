@@ -196,7 +196,7 @@ class Rivals:
 
 
 def test_deep_model_asks_for_a_rival_once_and_drops_slower_plans(monkeypatch: pytest.MonkeyPatch):
-    whole = layers(14, 64, 64)  # so little work that fewer devices may be faster
+    whole = layers(10, 64, 64)  # so little work that fewer devices may be faster
     monkeypatch.setattr(module, "MOST_FREE", 20)
     assert folded(whole) is not None
 

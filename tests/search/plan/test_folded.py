@@ -33,7 +33,7 @@ from substitutions.audit.replay import replay
 from substitutions.rules.store import load_library
 
 TRAINING = Training("adam", "bf16")
-DEPTH = 14
+DEPTH = 10
 
 
 def planner(
