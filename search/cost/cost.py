@@ -76,6 +76,11 @@ NOTHING = Duration(np.zeros((0, 0), np.intp), np.zeros(0))
 """No device is busy."""
 
 
+def _until_busiest(busy: NDArray[np.float64]) -> Duration:
+    """The devices that are busy at all, until the busiest is done. ``busy``: seconds [devices]."""
+    return _duration([tuple(np.flatnonzero(busy).tolist())], [float(busy.max())])
+
+
 def _duration(groups: Iterable[tuple[int, ...]], seconds: Iterable[float]) -> Duration:
     devices = np.array(tuple(groups), np.intp)
     return Duration(devices, np.array(tuple(seconds), np.float64)) if devices.size else NOTHING
@@ -88,6 +93,9 @@ class GradientExchange(NamedTuple):
     block: int
     groups: Groups
 
+
+FEW_DEVICES = 32
+"""The most devices for which messages are counted in a table of all pairs of devices."""
 
 SGD = Training()
 """Plain SGD in float32."""
@@ -309,6 +317,8 @@ class CostModel:
         at the same time. As in a ring, each message adds the latency of its link.
         """
         devices = self.machine.devices
+        if devices <= FEW_DEVICES:
+            return self._few_messages(transfer)
         ways: dict[int, tuple[Link, NDArray[np.float64]]] = {}
         for flows in transfer.flows_in_parts:
             crossing = flows.sources != flows.targets
@@ -327,8 +337,40 @@ class CostModel:
                 for spent, own in zip(way, pairs[there].T, strict=True):
                     spent += np.bincount(own, minlength=devices) * link.latency
                     spent += np.bincount(own, volume[there], devices) / link.bandwidth
-        busy = sum((way.max(axis=0) for _, way in ways.values()), np.zeros(devices))
-        return _duration([tuple(np.flatnonzero(busy).tolist())], [float(busy.max())])
+        return _until_busiest(sum((way.max(axis=0) for _, way in ways.values()), np.zeros(devices)))
+
+    def _few_messages(self, transfer: Transfer) -> Duration:
+        """The same as ``_messages`` for few devices, by a table of the bytes between each two."""
+        devices, flows = self.machine.devices, transfer.flows
+        ends = flows.sources * devices + flows.targets
+        sent = np.bincount(ends, flows.elements * self.itemsize, devices * devices)
+        sent = sent.reshape(devices, devices)
+        busy = np.zeros(devices)
+        for there in self._levels:
+            volume = sent * there
+            is_sent = volume > 0
+            if not is_sent.any():
+                continue
+            pair = divmod(int(is_sent.argmax()), devices)
+            link = self._link(tuple(sorted(pair)))
+            times = [
+                is_sent.sum(axis=axis) * link.latency + volume.sum(axis=axis) / link.bandwidth
+                for axis in (1, 0)
+            ]
+            busy += np.maximum(*times)
+        return _until_busiest(busy)
+
+    @cached_property
+    def _levels(self) -> list[NDArray[np.bool_]]:
+        """For each level of the machine, whether two different devices communicate over its links
+        [devices, devices]."""
+        devices = self.machine.devices
+        sources, targets = np.divmod(np.arange(devices * devices), devices)
+        levels = self.machine.meeting_levels(sources, targets)
+        levels[sources == targets] = -1
+        return [
+            (levels == level).reshape(devices, devices) for level in range(len(self.machine.levels))
+        ]
 
     @remembered
     def gradient_exchange(self, home: Layout) -> GradientExchange:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
+from typing import NamedTuple
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.view import MachineView
@@ -29,6 +31,22 @@ class Cut:
     graph: Graph
     views: Mapping[Node, MachineView]
     steps: tuple[Application, ...]
+
+
+class PlacedAxes(NamedTuple):
+    """The axes of the task grid of an operator that was cut. ``copied``: the places of axes that
+    partial sums should have passed along and did not, so that the operator is copied instead;
+    ``places``: for each axis of the grid, its place among the axes of the operator's space."""
+
+    copied: frozenset[int]
+    places: tuple[int, ...]
+
+    def view(self, mapping: OperatorMapping) -> MachineView:
+        """The machine view of the operator by a mapping with these cuts."""
+        if self.copied:
+            axes = [a._replace(place=REPLICATE) if a.place in self.copied else a for a in mapping.axes]
+            mapping = OperatorMapping(mapping.start, tuple(axes))
+        return mapped_view(mapping, self.places)
 
 
 @dataclass(frozen=True)
@@ -103,20 +121,29 @@ class Builder:
 
     def cut_mapped(self, whole: Node, node: Node, mapping: OperatorMapping) -> CutNode:
         """Cut an operator as a mapping says. ``whole`` and ``node``: as in ``cut_node``."""
-        space, cuts = self.spaces.of(whole), self.spaces.cuts
-        rules = cuts.of(whole)
+        cutting, placed = self.cut_along(whole, node, mapping.cuts)
+        return cutting.done(placed.view(mapping))
+
+    def cut_along(
+        self, whole: Node, node: Node, cuts: Sequence[tuple[int, int]]
+    ) -> tuple[Cutting, PlacedAxes]:
+        """Cut an operator along axes of its space, without devices for it. ``cuts``: the place and
+        degree of each axis, slowest first; ``whole`` and ``node``: as in ``cut_node``."""
+        space, every = self.spaces.of(whole), self.spaces.cuts
+        rules = every.of(whole)
         cutting = Cutting(list(node.outputs), node)
-        axes = mapping.axes
-        for place in in_order(space, mapping.places):
-            axis, degree = space.axes[place], mapping.degree(place)
+        copied: set[int] = set()
+        for place in in_order(space, [place for place, _ in cuts]):
+            axis = space.axes[place]
+            degree = prod(degree for other, degree in cuts if other == place)
             if not passes(axis):
                 cutting.apply(applied(rules[axis.name], cutting.inner, degree))
                 continue
             carriers = [i for i, at in enumerate(axis.operands) if at is not None]
-            if not cutting.let_pass(cuts, carriers, degree):
-                axes = tuple(a._replace(place=REPLICATE) if a.place == place else a for a in axes)
-        places = _places(cutting.inner, space, [a.place for a in axes])
-        return cutting.done(mapped_view(OperatorMapping(mapping.start, axes), places))
+            if not cutting.let_pass(every, carriers, degree):
+                copied.add(place)
+        left = [REPLICATE if place in copied else place for place, _ in cuts]
+        return cutting, PlacedAxes(frozenset(copied), tuple(_places(cutting.inner, space, left)))
 
 
 def _places(node: Node, space: Space, cut: Sequence[int]) -> list[int]:

@@ -5,9 +5,9 @@ on, yet nearly all results for them are the same.
 
 Method: the result of cutting an operator depends on its own strategy and the types of its operands.
 If partial sums may pass through, it also depends on the parallel operators behind the makers of its
-operands. So the operator is cut on leaves of these types, under these parallel operators. The
-result is its piece: the layouts that it needs and leaves, and its seconds. Pieces are kept by what
-they depend on.
+operands. So the operator is cut on leaves of these types, under these parallel operators. The cut
+operator is the same on any devices. On some devices it is a piece: the layouts that it needs and
+leaves, and its seconds. Cut operators and pieces are kept by what they depend on.
 
 A piece is exactly like the operator in the whole graph. An operator has no piece if a rule of the
 library makes it read other operands than before, or the same in another order.
@@ -24,13 +24,13 @@ from pcg.memo import Answers
 from pcg.placement.layout import Layout, default_layout, operand_layout, output_layout
 from pcg.placement.schedule import home, trace
 from pcg.placement.transfer import transfer
+from pcg.placement.view import MachineView
 from pcg.readings.differentiated import differentiated
 from pcg.readings.kernels import kernel_uses
 from pcg.readings.work import gradient_nodes
 from pcg.types.tensor import ParallelTensor
 from search.cost.cost import NOTHING, CostModel, Duration
-from search.map.building import Builder
-from search.map.rules.cutting import CutNode
+from search.map.building import Builder, PlacedAxes
 from search.map.space.mapping import OperatorMapping
 from search.map.space.strategies import passes
 
@@ -66,6 +66,23 @@ class OperatorPiece:
     """The part of the backward pass that may come last (``ProgramStep``)."""
 
 
+class _CutOperator(NamedTuple):
+    """An operator that was cut, on any devices."""
+
+    inner: Node
+    """The operator on blocks."""
+    placed: PlacedAxes
+    outer: tuple[int, ...]
+    """See ``OperatorPiece``."""
+    chains: tuple[tuple[Node, ...], ...]
+    """For each operand, the parallel operators through which it is read."""
+    differentiated: tuple[int, ...]
+    """See ``OperatorPiece``."""
+
+
+_CutKey = tuple[int, tuple[tuple[int, int], ...], tuple[int, ...]]
+"""The number of an operator, its cuts (``OperatorMapping.cuts``), and the numbers of its operands
+as they are read."""
 PieceKey = tuple[int, OperatorMapping, tuple[int, ...]]
 """The number of an operator, its mapping, and the numbers of its operands as they are read."""
 
@@ -121,6 +138,7 @@ class OperatorPieces:
         nothing moves."""
         self._passing = Answers(self._lets_pass)
         self._known = Answers(self._made)
+        self._cuts = Answers(self._cut)
         self._wanting = gradient_nodes(graph)
         self._uses = kernel_uses(graph, compiled=self.cost.training.compiled)
         self._needs = self._passed()
@@ -179,37 +197,53 @@ class OperatorPieces:
 
     def _made(self, key: PieceKey) -> OperatorPiece | None:
         number, mapping, operands = key
-        node, needs = self.nodes[number], self._needs[number]
-        reads = tuple(self._outer[operand][0] for operand in operands)
-        cut = self.builder.cut_mapped(node, Node(node.call, reads), mapping)
-        inner, made = cut.inner, [trace(value) for value in cut.outer]
-        sources = [trace(value)[0] for value in reads]
-        if [trace(value)[0] for value in inner.inputs] != sources:
+        cut = self._cuts[number, mapping.cuts, operands]
+        if cut is None:
             return None
-        if [value for value, _ in made] != list(inner.outputs):
-            return None
+        node, needs, inner = self.nodes[number], self._needs[number], cut.inner
+        view = cut.placed.view(mapping)
         wanted, use = needs or frozenset[int](), self._uses[node]
-        times = self.cost.computation(inner, wanted, cut.view, use)
-        back = needs & differentiated(inner) if needs is not None else frozenset[int]()
+        times = self.cost.computation(inner, wanted, view, use)
         return OperatorPiece(
-            tuple(self._as_read(*pair) for pair in zip(node.outputs, made, strict=True)),
-            tuple(self._wanted(node, cut, i) for i in range(len(node.inputs))),
+            cut.outer,
+            tuple([self._wanted(node, cut, view, i) for i in range(len(node.inputs))]),
             tuple(
-                self._slot(value, output_layout(inner, value.port, cut.view))
-                for value in node.outputs
+                [self._slot(v, output_layout(inner, v.port, view)) for v in node.outputs]
             ),
             times[0],
             NOTHING if needs is None else times[1],
             needs is not None,
-            tuple(sorted(back)),
+            cut.differentiated,
             self.cost.late(inner, wanted, use, times[1]) if needs is not None else NOTHING,
         )
 
-    def _wanted(self, node: Node, cut: CutNode, position: int) -> WantedOperand:
-        """An operand of an operator that was cut."""
-        value, layout = node.inputs[position], operand_layout(cut.inner, position, cut.view)
+    def _cut(self, key: _CutKey) -> _CutOperator | None:
+        number, cuts, operands = key
+        node, needs = self.nodes[number], self._needs[number]
+        reads = tuple(self._outer[operand][0] for operand in operands)
+        cutting, placed = self.builder.cut_along(node, Node(node.call, reads), cuts)
+        inner, made = cutting.inner, [trace(value) for value in cutting.outer]
+        traced = [trace(value) for value in inner.inputs]
+        if [source for source, _ in traced] != [trace(value)[0] for value in reads]:
+            return None
+        if [value for value, _ in made] != list(inner.outputs):
+            return None
+        back = needs & differentiated(inner) if needs is not None else frozenset[int]()
+        return _CutOperator(
+            inner,
+            placed,
+            tuple(self._as_read(*pair) for pair in zip(node.outputs, made, strict=True)),
+            tuple(chain for _, chain in traced),
+            tuple(sorted(back)),
+        )
+
+    def _wanted(
+        self, node: Node, cut: _CutOperator, view: MachineView, position: int
+    ) -> WantedOperand:
+        """An operand of an operator that was cut, on the devices of a view."""
+        value, layout = node.inputs[position], operand_layout(cut.inner, position, view)
         if value.node.is_leaf:
-            return self._leaf(value, trace(cut.inner.inputs[position])[1], layout)
+            return self._leaf(value, cut.chains[position], layout)
         return WantedOperand(self._values[value], self._slot(value, layout), None, False)
 
     def _leaf(self, value: Value, chain: tuple[Node, ...], wanted: Layout) -> WantedOperand:
