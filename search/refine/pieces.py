@@ -15,7 +15,7 @@ library makes it read other operands than before, or the same in another order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -64,6 +64,10 @@ class OperatorPiece:
     """The operands that get gradients."""
     late: Duration
     """The part of the backward pass that may come last (``ProgramStep``)."""
+    forward_seconds: float
+    backward_seconds: float
+    """Without the late part."""
+    late_seconds: float
 
 
 class _CutOperator(NamedTuple):
@@ -78,6 +82,13 @@ class _CutOperator(NamedTuple):
     """For each operand, the parallel operators through which it is read."""
     differentiated: tuple[int, ...]
     """See ``OperatorPiece``."""
+
+
+class _LastPiece(NamedTuple):
+    """A mapping of an operator, and its piece, whatever its operands."""
+
+    mapping: OperatorMapping
+    piece: OperatorPiece
 
 
 _CutKey = tuple[int, tuple[tuple[int, int], ...], tuple[int, ...]]
@@ -99,6 +110,8 @@ class OperatorPieces:
     """The operators, in order."""
     makes: tuple[tuple[int, ...], ...] = field(init=False)
     """For each operator, its outputs."""
+    reads: tuple[tuple[int, ...], ...] = field(init=False)
+    """For each operator, its operands."""
     outputs: tuple[int, ...] = field(init=False)
     """The outputs of the graph."""
     is_weight: tuple[bool, ...] = field(init=False)
@@ -122,7 +135,7 @@ class OperatorPieces:
         self._values = {value: number for number, value in enumerate(every)}
         self.is_weight = tuple(value.node.is_weight for value in every)
         self.makes = tuple(tuple(self._values[v] for v in node.outputs) for node in self.nodes)
-        self._inputs = tuple(tuple(self._values[v] for v in node.inputs) for node in self.nodes)
+        self.reads = tuple(tuple(self._values[v] for v in node.inputs) for node in self.nodes)
         self.outputs = tuple(self._values[value] for value in graph.outputs)
         self._leaves = {
             number: self._read(value, value)
@@ -131,12 +144,15 @@ class OperatorPieces:
         }
         self._whole = [self._read(_standing_for(v, v.type), v) for v in self._values]
         self._alone = [
-            tuple([self._leaves.get(v, self._whole[v]) for v in own]) for own in self._inputs
+            tuple([self._leaves.get(v, self._whole[v]) for v in own]) for own in self.reads
         ]
         self.moves = Answers(self._move)
         """Seconds of moving a tensor from one slot to another, and its gradient back; None if
         nothing moves."""
         self._passing = Answers(self._lets_pass)
+        self._last: list[_LastPiece | None] = [None] * len(self.nodes)
+        """For each operator, the last piece that depends on its mapping only. Most mappings are
+        asked for again with the next plan."""
         self._known = Answers(self._made)
         self._cuts = Answers(self._cut)
         self._wanting = gradient_nodes(graph)
@@ -160,18 +176,33 @@ class OperatorPieces:
         """Whether the first output is a scalar, at which gradients begin."""
         return not self.graph.outputs[0].type.rank
 
-    def of(
+    def of_all(self, mappings: Sequence[OperatorMapping]) -> list[OperatorPiece] | None:
+        """The pieces of all operators, in order. None if an operator has no piece."""
+        outer: dict[int, int] = {}
+        pieces: list[OperatorPiece] = []
+        for number, (mapping, last) in enumerate(zip(mappings, self._last, strict=True)):
+            if last is not None and last.mapping is mapping:
+                piece = last.piece
+            else:
+                piece = self._of(number, mapping, outer)
+            if piece is None:
+                return None
+            outer.update(zip(self.makes[number], piece.outer, strict=True))
+            pieces.append(piece)
+        return pieces
+
+    def _of(
         self, number: int, mapping: OperatorMapping, outer: Mapping[int, int]
     ) -> OperatorPiece | None:
         """The piece of an operator, if it has one. ``outer``: the numbers of values as they are
         read."""
-        leaves = self._leaves
         if self._passing[number, mapping.places]:
-            reads = tuple([leaves[v] if v in leaves else outer[v] for v in self._inputs[number]])
-        else:
-            reads = self._alone[number]
-        key = number, mapping, reads
-        return self._known[key]
+            leaves = self._leaves
+            reads = tuple([leaves[v] if v in leaves else outer[v] for v in self.reads[number]])
+            return self._known[number, mapping, reads]
+        piece = self._known[number, mapping, self._alone[number]]
+        self._last[number] = None if piece is None else _LastPiece(mapping, piece)
+        return piece
 
     def _lets_pass(self, key: tuple[int, tuple[int, ...]]) -> bool:
         """Whether partial sums pass through an operator that is cut at the given places."""
@@ -203,18 +234,23 @@ class OperatorPieces:
         node, needs, inner = self.nodes[number], self._needs[number], cut.inner
         view = cut.placed.view(mapping)
         wanted, use = needs or frozenset[int](), self._uses[node]
-        times = self.cost.computation(inner, wanted, view, use)
+        forward, backward = self.cost.computation(inner, wanted, view, use)
+        if needs is None:
+            backward = late = NOTHING
+        else:
+            late = self.cost.late(inner, wanted, use, backward)
         return OperatorPiece(
             cut.outer,
             tuple([self._wanted(node, cut, view, i) for i in range(len(node.inputs))]),
-            tuple(
-                [self._slot(v, output_layout(inner, v.port, view)) for v in node.outputs]
-            ),
-            times[0],
-            NOTHING if needs is None else times[1],
+            tuple([self._slot(v, output_layout(inner, v.port, view)) for v in node.outputs]),
+            forward,
+            backward,
             needs is not None,
             cut.differentiated,
-            self.cost.late(inner, wanted, use, times[1]) if needs is not None else NOTHING,
+            late,
+            forward.shortest,
+            backward.shortest - late.shortest,
+            late.shortest,
         )
 
     def _cut(self, key: _CutKey) -> _CutOperator | None:
