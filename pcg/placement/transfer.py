@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pcg.placement.holders import Holders, Places, holders_of
 from pcg.placement.layout import Cells, Layout, Piece
 from pcg.placement.region import Region, elements, intersection
 
@@ -62,8 +63,6 @@ MOST_PAIRS = 1 << 20
 FEW_PAIRS = 1 << 12
 """The most such pairs that are all compared. Of more, those that share elements are listed."""
 
-Places = NDArray[np.int64]
-
 Groups = tuple[tuple[int, ...], ...]
 """Groups of devices that communicate. No device is in two of them."""
 
@@ -96,7 +95,7 @@ class Transfer:
     def flows_in_parts(self) -> Iterator[Flows]:
         """The same in several parts, which take little memory. ``wanted`` counts the target's
         pieces within a part."""
-        cells, most = self.target.cells, self.group * len(_holders(self.source).numbers)
+        cells, most = self.target.cells, self.group * len(holders_of(self.source).numbers)
         count = -(-len(cells.devices) * most // MOST_PAIRS)
         if count == 1:
             return self._flows([cells])
@@ -105,7 +104,7 @@ class Transfer:
 
     def _flows(self, parts: Iterable[Cells]) -> Iterator[Flows]:
         """Yield the messages for each part of the target's pieces."""
-        holders = _holders(self.source)
+        holders = holders_of(self.source)
         for wanted in parts:
             pairs = len(wanted.devices) * len(holders.numbers)
             shared_by = self._shared_of_few if pairs <= FEW_PAIRS else self._shared
@@ -115,7 +114,7 @@ class Transfer:
             sources = np.where(held == piece, targets, holders.asked(piece, targets))
             yield Flows(sources, targets, shared, number, holders.first[piece])
 
-    def _shared(self, wanted: Cells, holders: _Holders) -> tuple[Places, Places, Places]:
+    def _shared(self, wanted: Cells, holders: Holders) -> tuple[Places, Places, Places]:
         """Return the pairs of a wanted piece and a piece of the source that share elements, the
         latter by position in ``numbers``, and the number of shared elements: three arrays [pairs].
 
@@ -146,7 +145,7 @@ class Transfer:
         is_held = numbers[piece] == number
         return wanted_number[is_held], piece[is_held], shared[is_held]
 
-    def _shared_of_few(self, wanted: Cells, holders: _Holders) -> tuple[Places, Places, Places]:
+    def _shared_of_few(self, wanted: Cells, holders: Holders) -> tuple[Places, Places, Places]:
         """The same as ``_shared``, by a comparison of every wanted piece with every piece of the
         source. That is faster for few pieces."""
         first, last = self.target.bounds(wanted.blocks)
@@ -336,55 +335,6 @@ class Transfer:
             return sum(2 * (len(group) - 1) * block for group in self.groups or ())
         flows = self.flows
         return int(flows.elements[flows.sources != flows.targets].sum())
-
-
-class _Holders(NamedTuple):
-    """The different pieces of a layout, in the order of their numbers, and who holds them."""
-
-    numbers: Places
-    """The number of each piece [pieces]."""
-    first: NDArray[np.intp]
-    """The first place of each piece in the layout [pieces]."""
-    partials: Places
-    starts: Places
-    """The start of each piece without its halo [pieces, rank]."""
-    stops: Places
-    devices: Places
-    """The holders of the first piece, ascending, then those of the second, and so on."""
-    begins: NDArray[np.intp]
-    """The place of the first holder of each piece in ``devices`` [pieces]."""
-    counts: NDArray[np.intp]
-    """The number of holders of each piece [pieces]."""
-    held: NDArray[np.intp]
-    """The piece of each device, -1 for those without one. The last entry is -1."""
-
-    def asked(self, piece: NDArray[np.intp], target: Places) -> Places:
-        """The holder of a piece that a target asks for it. To spread the load, target number n asks
-        holder number n, modulo the number of holders."""
-        return self.devices[self.begins[piece] + target % self.counts[piece]]
-
-
-@lru_cache(maxsize=512)
-def _holders(layout: Layout) -> _Holders:
-    cells = layout.cells
-    numbers, first, which = np.unique(cells.numbers, return_index=True, return_inverse=True)
-    order = np.lexsort((cells.devices, which))
-    counts = np.bincount(which, minlength=len(numbers))
-    held = np.full(2 + cells.devices.max(), -1)
-    held[cells.devices] = which
-    starts, stops = layout.without_halos.bounds(cells.blocks[first])
-    begins = np.cumsum(counts) - counts
-    return _Holders(
-        numbers,
-        first,
-        cells.partials[first],
-        starts,
-        stops,
-        cells.devices[order],
-        begins,
-        counts,
-        held,
-    )
 
 
 def _gathered(source: Layout, target: Layout) -> Groups | None:

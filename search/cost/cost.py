@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pcg.device import Device
 from pcg.graph.graph import Node, Signature
-from pcg.machine import Link, Machine
+from pcg.machine import Machine
 from pcg.memo import Memo, remembered
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
@@ -33,6 +33,7 @@ from pcg.readings.late import has_separate_gradients
 from pcg.readings.work import work
 from search.cost.collectives import Lines, all_reduce, bucketed, ring, seconds
 from search.cost.efficiency import Speed, standard
+from search.cost.messages import Messages
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +77,6 @@ NOTHING = Duration(np.zeros((0, 0), np.intp), np.zeros(0))
 """No device is busy."""
 
 
-def _until_busiest(busy: NDArray[np.float64]) -> Duration:
-    """The devices that are busy at all, until the busiest is done. ``busy``: seconds [devices]."""
-    return _duration([tuple(np.flatnonzero(busy).tolist())], [float(busy.max())])
-
-
 def _duration(groups: Iterable[tuple[int, ...]], seconds: Iterable[float]) -> Duration:
     devices = np.array(tuple(groups), np.intp)
     return Duration(devices, np.array(tuple(seconds), np.float64)) if devices.size else NOTHING
@@ -93,9 +89,6 @@ class GradientExchange(NamedTuple):
     block: int
     groups: Groups
 
-
-FEW_DEVICES = 32
-"""The most devices for which messages are counted in a table of all pairs of devices."""
 
 SGD = Training()
 """Plain SGD in float32."""
@@ -122,6 +115,7 @@ class CostModel:
         """Bytes of an element of operators' results and of tensors that are moved."""
         self.itemsizes = training.formats.narrow, training.formats.wide
         self.speed: Speed = standard() if speed is None else speed
+        self._messages = Messages(machine, self.itemsize)
         self._tasks = Memo[tuple[Signature, frozenset[int], KernelUse, int], tuple[float, float]]()
         self._streams = Memo[tuple[int, int, WorkKind], float]()
         self._computations = Memo[_OnDevices, tuple[Duration, Duration]]()
@@ -281,11 +275,9 @@ class CostModel:
             case "local":
                 return self._copies(transfer)
             case "messages":
-                return self._messages(transfer)
-
-    @remembered
-    def _link(self, devices: tuple[int, ...]) -> Link:
-        return self.machine.group_link(devices)
+                busy = self._messages.busy(transfer)
+                devices = tuple(np.flatnonzero(busy).tolist())
+                return _duration([devices], [float(busy.max())])
 
     @remembered
     def _lines(self, group: tuple[int, ...]) -> tuple[Lines, Lines]:
@@ -309,68 +301,6 @@ class CostModel:
         moved = np.bincount(which, 2 * flows.elements * self.itemsize)
         seconds = [self._streamed(*item) for item in zip(devices.tolist(), moved, strict=True)]
         return _duration([(device,) for device in devices.tolist()], seconds)
-
-    def _messages(self, transfer: Transfer) -> Duration:
-        """All senders and receivers start together, and the busiest device ends last.
-
-        A device sends its messages over the links of each level one after the other, and receives
-        at the same time. As in a ring, each message adds the latency of its link.
-        """
-        devices = self.machine.devices
-        if devices <= FEW_DEVICES:
-            return self._few_messages(transfer)
-        ways: dict[int, tuple[Link, NDArray[np.float64]]] = {}
-        for flows in transfer.flows_in_parts:
-            crossing = flows.sources != flows.targets
-            # All elements that go from one device to another are one message.
-            ends = flows.sources[crossing] * devices + flows.targets[crossing]
-            ends, which = np.unique(ends, return_inverse=True)
-            pairs = np.stack(np.divmod(ends, devices), axis=1)
-            volume = np.bincount(which, flows.elements[crossing] * self.itemsize)
-            levels = self.machine.meeting_levels(pairs[:, 0], pairs[:, 1])
-            for level in np.unique(levels).tolist():
-                there = levels == level
-                if level not in ways:
-                    link = self._link(tuple(sorted(pairs[there.argmax()].tolist())))
-                    ways[level] = link, np.zeros((2, devices))
-                link, way = ways[level]
-                for spent, own in zip(way, pairs[there].T, strict=True):
-                    spent += np.bincount(own, minlength=devices) * link.latency
-                    spent += np.bincount(own, volume[there], devices) / link.bandwidth
-        return _until_busiest(sum((way.max(axis=0) for _, way in ways.values()), np.zeros(devices)))
-
-    def _few_messages(self, transfer: Transfer) -> Duration:
-        """The same as ``_messages`` for few devices, by a table of the bytes between each two."""
-        devices, flows = self.machine.devices, transfer.flows
-        ends = flows.sources * devices + flows.targets
-        sent = np.bincount(ends, flows.elements * self.itemsize, devices * devices)
-        sent = sent.reshape(devices, devices)
-        busy = np.zeros(devices)
-        for there in self._levels:
-            volume = sent * there
-            is_sent = volume > 0
-            if not is_sent.any():
-                continue
-            pair = divmod(int(is_sent.argmax()), devices)
-            link = self._link(tuple(sorted(pair)))
-            times = [
-                is_sent.sum(axis=axis) * link.latency + volume.sum(axis=axis) / link.bandwidth
-                for axis in (1, 0)
-            ]
-            busy += np.maximum(*times)
-        return _until_busiest(busy)
-
-    @cached_property
-    def _levels(self) -> list[NDArray[np.bool_]]:
-        """For each level of the machine, whether two different devices communicate over its links
-        [devices, devices]."""
-        devices = self.machine.devices
-        sources, targets = np.divmod(np.arange(devices * devices), devices)
-        levels = self.machine.meeting_levels(sources, targets)
-        levels[sources == targets] = -1
-        return [
-            (levels == level).reshape(devices, devices) for level in range(len(self.machine.levels))
-        ]
 
     @remembered
     def gradient_exchange(self, home: Layout) -> GradientExchange:

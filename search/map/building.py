@@ -44,7 +44,9 @@ class PlacedAxes(NamedTuple):
     def view(self, mapping: OperatorMapping) -> MachineView:
         """The machine view of the operator by a mapping with these cuts."""
         if self.copied:
-            axes = [a._replace(place=REPLICATE) if a.place in self.copied else a for a in mapping.axes]
+            axes = [
+                a._replace(place=REPLICATE) if a.place in self.copied else a for a in mapping.axes
+            ]
             mapping = OperatorMapping(mapping.start, tuple(axes))
         return mapped_view(mapping, self.places)
 
