@@ -6,8 +6,9 @@ on, yet nearly all results for them are the same.
 Method: the result of cutting an operator depends on its own strategy and the types of its operands.
 If partial sums may pass through, it also depends on the parallel operators behind the makers of its
 operands. So the operator is cut on leaves of these types, under these parallel operators. The cut
-operator is the same on any devices. On some devices it is a piece: the layouts that it needs and
-leaves, and its seconds. Cut operators and pieces are kept by what they depend on.
+operator is the same on any devices, and is built by the template of operators that look alike. On
+some devices it is a piece: the layouts that it needs and leaves, and its seconds. Cut operators and
+pieces are kept by what they depend on.
 
 A piece is exactly like the operator in the whole graph. An operator has no piece if a rule of the
 library makes it read other operands than before, or the same in another order.
@@ -30,7 +31,9 @@ from pcg.readings.kernels import kernel_uses
 from pcg.readings.work import gradient_nodes
 from pcg.types.tensor import ParallelTensor
 from search.cost.cost import NOTHING, CostModel, Duration
-from search.map.building import Builder, PlacedAxes
+from search.map.building import Builder
+from search.map.rules.cutting import PlacedAxes
+from search.map.rules.templates import CutTemplates
 from search.map.space.mapping import OperatorMapping
 from search.map.space.strategies import passes
 
@@ -154,7 +157,7 @@ class OperatorPieces:
         """For each operator, the last piece that depends on its mapping only. Most mappings are
         asked for again with the next plan."""
         self._known = Answers(self._made)
-        self._cuts = Answers(self._cut)
+        self._cuts, self._templates = Answers(self._cut), CutTemplates()
         self._wanting = gradient_nodes(graph)
         self._uses = kernel_uses(graph, compiled=self.cost.training.compiled)
         self._needs = self._passed()
@@ -257,8 +260,11 @@ class OperatorPieces:
         number, cuts, operands = key
         node, needs = self.nodes[number], self._needs[number]
         reads = tuple(self._outer[operand][0] for operand in operands)
-        cutting, placed = self.builder.cut_along(node, Node(node.call, reads), cuts)
-        inner, made = cutting.inner, [trace(value) for value in cutting.outer]
+        kind = self.builder.spaces.kind(node), cuts
+        outer, inner, placed = self._templates.cut(
+            kind, node, reads, lambda alike: self.builder.cut_along(node, alike, cuts)
+        )
+        made = [trace(value) for value in outer]
         traced = [trace(value) for value in inner.inputs]
         if [source for source, _ in traced] != [trace(value)[0] for value in reads]:
             return None

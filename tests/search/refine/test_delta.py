@@ -129,13 +129,14 @@ def test_second_price_of_a_choice_reuses_its_pieces(library, monkeypatch):
     )
     choice = chooser.choose(graph)
     delta.program(choice)
-    assert len(cut) == len(graph.operators)
+    first = len(cut)
+    assert 0 < first <= len(graph.operators)
     delta.program(choice)
-    assert len(cut) == len(graph.operators)
+    assert len(cut) == first
     last = graph.operators[-1]
     for row in chooser.spaces.of(last).strategies.tolist():
         delta.program(replace(choice, strategies={**choice.strategies, last: tuple(row)}))
-    assert len(cut) <= len(graph.operators) + len(chooser.spaces.of(last)) - 1
+    assert len(cut) <= first + len(chooser.spaces.of(last)) - 1
 
 
 def test_longest_path_rules_a_choice_out_before_its_tasks_are_made(library, monkeypatch):
