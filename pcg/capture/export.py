@@ -23,6 +23,7 @@ from pcg.capture.running.compiling import questions
 from pcg.capture.running.known import known_constants
 from pcg.capture.running.refusals import refuse_hooks, refuse_kinds
 from pcg.capture.running.watch import watched
+from pcg.capture.selection.replace import without_selections
 from pcg.capture.unset import set_unset
 from pcg.errors import InputError, UnityError
 from pcg.lazy import torch
@@ -76,6 +77,7 @@ def _exported(
         try:
             program = _first_program(module, inputs, checks)
             open_regions(program, where)
+            without_selections(program, where)
             return taken_apart(program, kept)
         except UnityError:
             raise

@@ -129,7 +129,7 @@ def _attribute(graph: fx.Graph, node: fx.Node, inner: Any) -> fx.Node:
 def _replace(program: ExportedProgram, call: fx.Node, results: Any) -> None:
     """Replace all uses of a call's results by the given values, and erase the call."""
     if not isinstance(results, (list, tuple)):
-        _hand_on(program, call, results)
+        hand_on(program, call, results)
         return
     for user in list(call.users):
         if user.target is not operator.getitem:
@@ -138,11 +138,11 @@ def _replace(program: ExportedProgram, call: fx.Node, results: Any) -> None:
                 f"{user}: reads all results of a gradient region at once, expected one of them",
             )
         at: Any = user.args[1]
-        _hand_on(program, user, results[at])
+        hand_on(program, user, results[at])
     program.graph.erase_node(call)
 
 
-def _hand_on(program: ExportedProgram, old: fx.Node, new: fx.Node) -> None:
+def hand_on(program: ExportedProgram, old: fx.Node, new: fx.Node) -> None:
     """Replace all uses of a value by another, and rename it in the program's signature."""
     graph = program.graph
     is_returned = any(user.op == "output" for user in old.users)
