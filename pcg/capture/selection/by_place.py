@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.regions import changed_by
-from pcg.capture.selection.places import Known, AllPlaces, Selected, Several, axis_in
+from pcg.capture.selection.places import AllPlaces, Known, Selected, Several, axis_in
 from pcg.graph.torch_calls import UNMARKED
 from pcg.lazy import torch
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.selection.by_place import Arguments, part
-from pcg.capture.selection.places import Length, AllPlaces, Selected, axis_in
+from pcg.capture.selection.places import AllPlaces, Length, Selected, axis_in
 from pcg.lazy import torch
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.selection.by_place import Arguments, by_place, part
-from pcg.capture.selection.places import Length, AllPlaces, Selected, Several, depends
+from pcg.capture.selection.places import AllPlaces, Length, Selected, Several, depends
 from pcg.capture.selection.reductions import lost, lost_by_row, reduced
 from pcg.capture.selection.selections import located, putting, selecting
 from pcg.lazy import torch

@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from pcg.capture.selection.by_place import Arguments, part
-from pcg.capture.selection.places import Known, AllPlaces, Selected
+from pcg.capture.selection.places import AllPlaces, Known, Selected
 from pcg.lazy import torch
 
 if TYPE_CHECKING:
