@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pcg.capture.running.lines import FORWARD, is_of_user
 from pcg.errors import InputError
 from pcg.lazy import torch
 
@@ -30,14 +31,14 @@ OFF = "unity_gradients_off"
 """The key of the mark on a node that ran with gradients off."""
 VMAP = "torch._functorch.predispatch"
 """Torch's module of the calls that ``vmap`` leaves in a program."""
-PLACE = re.compile(r'File "([^"]+)", line (\d+)')
+PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def open_regions(program: ExportedProgram, where: str) -> None:
     """Inline the regions of a program, and detach what they compute. Changes the program.
 
-    Raises InputError, naming the line where torch knows it, for a region of autocast and for an
-    update in place that gradients would have to know of.
+    Raises InputError, naming the line where torch knows it, for an update in place that gradients
+    would have to know of. Regions of autocast are off, since a plan decides the number formats.
     """
     graph = program.graph
     for node in list(graph.nodes):
@@ -62,10 +63,17 @@ def _counts(node: fx.Node) -> bool:
 
 
 def place_of(node: fx.Node, where: str) -> str:
-    """Return the user's line that a node comes from, or ``where`` if torch does not know it."""
+    """Return the user's line that a node comes from, or ``where`` if torch does not know it.
+
+    For a line of a function that ``forward`` calls, the line of the call follows.
+    """
     places = PLACE.findall(node.meta.get("stack_trace") or "")
-    own = [(file, line) for file, line in places if "/torch/" not in file and file[0] != "<"]
-    return f"{own[-1][0]}: line {own[-1][1]}" if own else where
+    own = [(f"{file}: line {line}", name) for file, line, name in places if is_of_user(file)]
+    if not own:
+        return where
+    caller = next((place for place, name in reversed(own) if name == FORWARD), own[-1][0])
+    place = own[-1][0]
+    return place if place == caller else f"{place}, called at {caller}"
 
 
 def _region(node: fx.Node) -> str:
@@ -80,12 +88,7 @@ def _open(program: ExportedProgram, call: fx.Node, where: str, *, is_off: bool) 
         enabled, function, *operands = call.args
         is_off = not enabled
     else:
-        _device, _dtype, enabled, _cache, function, *operands = call.args
-        if enabled:
-            inner: Any = _inner(call, function)
-            first = next(n for n in inner.graph.nodes if n.op == "call_function")
-            problem = "computes under autocast, expected a module in one number format; unity.run"
-            raise InputError(place_of(first, where), f"{problem} has --precision")
+        _device, _dtype, _enabled, _cache, function, *operands = call.args
     graph = program.graph
     known: dict[fx.Node, Any] = {}
     pending = iter(operands)

@@ -28,8 +28,12 @@ from runtime.train.initial import Initial, loaded
 from runtime.train.training import is_delayed
 from runtime.world.collectives import World
 
-FORMATS: Mapping[torch.dtype, Precision] = {torch.float32: "fp32", torch.float64: "fp64"}
-"""The formats in which weights may be stored. Narrower formats are for computing, by autocast."""
+FORMATS: Mapping[torch.dtype, Precision] = {
+    **dict.fromkeys((torch.float32, torch.bfloat16, torch.float16), "fp32"),
+    torch.float64: "fp64",
+}
+"""The formats of a module's parameters, with those in which weights are stored. Weights of a module
+in a narrow format are stored in float32, since plans count and update them so."""
 
 
 @dataclass
@@ -315,8 +319,8 @@ def _views(plan: Plan) -> str:
 
 
 def _precision(plan: Plan, tensors: Sequence[Tensor | None]) -> Precision:
-    """The plan's precision if parameters are in float32, fp64 if they are in float64. Raises
-    InputError for any other format, or several."""
+    """The plan's precision if parameters are in float32 or a narrower format, fp64 if they are in
+    float64. Raises InputError for any other format, or several."""
     formats = {tensor.dtype for tensor in tensors if tensor is not None}
     asked = plan.training.precision
     if not formats:
@@ -324,5 +328,5 @@ def _precision(plan: Plan, tensors: Sequence[Tensor | None]) -> Precision:
     if len(formats) == 1 and (stored := FORMATS.get(next(iter(formats)))) is not None:
         return stored if "fp64" in (stored, asked) else asked
     words = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in formats))
-    expected = "expected all in float32 or all in float64: the plan's precision is for computing"
+    expected = "expected all in one format: the plan's precision is for computing"
     raise InputError(f"model {plan.model_name}", f"its parameters are {words}, {expected}")

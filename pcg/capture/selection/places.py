@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 FILLS = (0.5, 0.375, 0.625, 0.4375, 0.5625, 0.3125, 0.6875)
 """The numbers at places that a mask leaves out, one for each selection, in turn."""
-REFUSED = "of elements that a mask selects, which no graph can follow, expected where() or padding"
+REFUSED = (
+    "has a size that depends on values, those of a mask, which no graph can follow, "
+    "expected where() or padding"
+)
 
 
 @dataclass(frozen=True)
