@@ -25,6 +25,7 @@ from pcg.capture.running.lines import helper_lines
 from pcg.capture.running.refusals import refuse_hooks, refuse_kinds
 from pcg.capture.running.watch import watched
 from pcg.capture.selection.replace import without_selections
+from pcg.capture.states import changes_buffers
 from pcg.capture.unset import set_unset
 from pcg.errors import InputError, UnityError
 from pcg.lazy import torch
@@ -88,7 +89,7 @@ def _exported(
             program = _first_program(module, inputs, checks)
             open_regions(program, where)
             without_selections(program, where)
-            return taken_apart(program, kept)
+            return taken_apart(program, kept, changes=changes_buffers(program))
         except UnityError:
             raise
         except Exception as error:

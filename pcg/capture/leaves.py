@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from pcg.capture.aten.shapes import swapped
 from pcg.capture.id_ranges import places_below
 from pcg.capture.regions import place_of
 from pcg.capture.stacks import common_name, stacks, turns_matrices
+from pcg.capture.states import MOST
 from pcg.errors import InputError
 from pcg.graph.graph import Value, leaf
 from pcg.lazy import torch
@@ -77,15 +78,18 @@ class Leaves:
         frozen: set[fx.Node],
         examples: Mapping[str, Tensor],
         where: str,
+        changed: Collection[str] = (),
     ) -> None:
         """Prepare the leaves of the nodes in ``live``.
 
         ``frozen`` are parameters that no update changes; in the graph they are buffers.
         ``examples`` are the tensors with which the module was exported, by placeholder name.
+        ``changed`` are the names of buffers that every step changes.
         """
         self._where = where
         self._live = live
         self._examples = examples
+        self._changed = changed
         self._bounds = _bounds(live)
         self._shared = _shared(module)
         self._parameters = {name: first for first, names in self._shared.items() for name in names}
@@ -197,6 +201,8 @@ class Leaves:
             return 0, 2
         if tensor.is_floating_point():
             return 0, None
+        if self._buffer_of.get(node.name) in self._changed:
+            return 0, MOST
         example, places = self._examples.get(node.name), places_below(node, self._live)
         if example is None or example.is_meta or not example.numel():
             return 0, self._bounds.get(node, places or 2)

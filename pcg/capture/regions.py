@@ -219,7 +219,7 @@ def _check_changes(node: fx.Node, live: set[fx.Node], where: str) -> None:
     """Raise InputError for an update in place that the value's history would have to include."""
     for changed in changed_by(node):
         root, is_cut = changed, bool(node.meta.get(OFF))
-        while _is_view(root):
+        while is_view(root):
             is_cut = is_cut or str(root.target) == STOPS
             root = root.all_input_nodes[0]
         if is_cut and root in live and not root.meta.get(OFF):
@@ -251,7 +251,7 @@ def _nodes(values: Any) -> Iterator[fx.Node]:
             yield from _nodes(value)
 
 
-def _is_view(node: fx.Node) -> bool:
+def is_view(node: fx.Node) -> bool:
     """Whether a node's value shares the memory of its first operand."""
     if node.op != "call_function" or not node.all_input_nodes:
         return False

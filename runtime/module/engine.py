@@ -93,6 +93,8 @@ class RankEngine:
         self.seed = seed
         self.number = 0
         """The number of forward passes so far."""
+        self.states: dict[str, Tensor] = {}
+        """The new values of buffers that the last forward pass has changed, by name."""
         self.changes = 0
         """How often ``load`` was called."""
 
@@ -121,9 +123,9 @@ class RankEngine:
     @property
     def depends_on_training(self) -> bool:
         """Whether the module in evaluation mode computes something else than the plan: whether it
-        has random numbers or batch norms."""
+        has random numbers or batch norms, or changes buffers."""
         drawn = any(node.leaf.name.startswith(DRAWN) for node in self.plan.model.leaves)
-        return drawn or bool(self.plan.statistics)
+        return drawn or bool(self.plan.statistics) or bool(self.naming.states)
 
     def check_filled(self) -> None:
         """Raise InputError if the weights have no values yet."""
@@ -135,7 +137,7 @@ class RankEngine:
         self, inputs: Mapping[str, Tensor], *, trains: bool, keeps: bool
     ) -> tuple[PendingBatch, PendingLoss]:
         """Run the forward pass of a batch. Return the batch for ``backward``, and the loss.
-        ``keeps``: whether to update the running statistics."""
+        ``keeps``: whether to update the running statistics and the buffers that steps change."""
         self.check_filled()
         number = self.number
         self.world.step, self.world.doing = number + 1, "computing"
@@ -146,6 +148,7 @@ class RankEngine:
         if keeps:
             with torch.no_grad():
                 self.executor.keep_statistics()
+                self._keep_states()
         total = torch.zeros(1, dtype=torch.float64, device=self.world.device)
         if batch.loss is not None:
             total += batch.loss
@@ -203,6 +206,20 @@ class RankEngine:
             if piece.leaf == leaf:
                 kept.copy_(value[as_slices(piece.region)])
 
+    def _keep_states(self) -> None:
+        """Replace the buffers that every step changes by their new values."""
+        for state in self.naming.states:
+            slot = self.lowering.schedule.outputs[state.output]
+            exchange = self.lowering.collect(slot, 0, self.world.rank)
+            shape = slot.layout.type.shape
+            value = self._to_all(self.executor.collect(exchange, shape), shape)
+            for name in state.names:
+                self.states[name] = value
+            for piece in self.fed.kept:
+                if self.naming.buffers[piece.leaf] in state.names:
+                    # Not in place, since a backward pass may still read the old value.
+                    self.fed.kept[piece] = value[as_slices(piece.region)].clone()
+
     def _copy(self, target: Tensor, value: Tensor, weight: Weight) -> None:
         target.copy_(value[as_slices(weight.region)])
 
@@ -218,6 +235,8 @@ class RankEngine:
         else:
             assert value is not None, "rank 0 collects"
             flat = value.contiguous().reshape(-1)
+        if world.size == 1:
+            return flat.clone().view(tuple(shape))
         below = [r for r in (2 * world.rank + 1, 2 * world.rank + 2) if r < world.size]
         if below:
             world.exchange(dict.fromkeys(below, flat), {}, dtype)

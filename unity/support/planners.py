@@ -72,13 +72,15 @@ class SearchOptions:
     """The named axes of ``gspmd``."""
     shards: tuple[str, ...] = ()
     """The annotations of ``gspmd``."""
+    keeps_states: bool = False
+    """Whether steps change buffers of the module, which micro-batches would change in turn."""
 
     @property
     def leaves_pipelines_out(self) -> bool:
-        """Whether pipelines are left out: in algebra mode, which is for data parallelism alone, and
-        if ``pipeline`` is not allowed."""
+        """Whether pipelines are left out: in algebra mode, which is for data parallelism alone, if
+        ``pipeline`` is not allowed, and if steps change buffers."""
         allowed = self.dimensions is None or IndexRole.PIPELINE in self.dimensions
-        return self.mode is Mode.ALGEBRA or not allowed
+        return self.mode is Mode.ALGEBRA or self.keeps_states or not allowed
 
 
 def planner_of(
@@ -111,6 +113,9 @@ def planner_of(
         settings = machine, library, kind, left, training, speed, than, teller, dimensions
         return PipelinePlanner(*settings, recompute)
 
+    if name in PIPELINES and asked.keeps_states:
+        problem = "every step changes a buffer, which micro-batches would change in turn"
+        raise InputError("--planner", f"{name}: {problem}, expected one without a pipeline")
     if name in PIPELINES:
         return pipelines(PIPELINES[name])
     settings = machine, library, name, seconds, training, speed, asked.mode, dimensions, teller
