@@ -21,7 +21,7 @@ from pcg.capture.frozen import frozen_parameters
 from pcg.capture.groups import check_samples, in_groups
 from pcg.capture.leaves import CapturedWeight, Leaves, named_tensors
 from pcg.capture.regions import STOPS, ancestors, place_of, with_history
-from pcg.capture.states import LOST, changed_buffers, check_lost, new_states
+from pcg.capture.states import changed_buffers, new_states, told_of_lost
 from pcg.capture.statistics import NORMS, check_momentum, running_statistics
 from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import Graph, Value
@@ -111,33 +111,25 @@ def capture(
     returned_live = ancestors(outputs, lambda node: node not in fixed, read_by)
     live = returned_live | ancestors(new, lambda node: node not in fixed, read_by)
     frozen = frozen_parameters(module, program, outputs[0], new)
-    names = {buffer.name for buffer in changed}
-    leaves = Leaves(module, signature, live, frozen, examples(program), where, names)
+    leaves = Leaves(module, signature, live, frozen, examples(program), where)
     trained = signature.inputs_to_parameters.keys() - {node.name for node in frozen}
     history = with_history(program.graph, trained)
     walk = _Walk(leaves, where, dict(fixed), history, norm_groups, _narrow_format(module))
-    for node in program.graph.nodes:
-        if node in returned_live:
-            walk.visit(node)
+    walk.visit_all(program, returned_live)
     states, lost = new_states(module, program, changed, walk, live)
-    new_values = tuple(state.value for state in states)
-    graph = Graph((*(walk.value(node) for node in outputs), *new_values))
+    graph = Graph((*map(walk.value, outputs), *(state.value for state in states)))
     for problem in check_graph(graph, training=True):
         raise InputError(where, str(problem))
     read = {node.leaf.name for node in graph.leaves}
     buffers = {name: origin for name, origin in leaves.buffers.items() if name in read}
-    check_lost(lost, buffers.values(), where)
-    inputs_read = tuple(leaves.inputs.get(name) for name in signature.user_inputs)
-    groups = _norm_groups(graph, inputs_read, norm_groups, where)
+    fed = tuple(leaves.inputs.get(name) for name in signature.user_inputs)
+    groups = _norm_groups(graph, fed, norm_groups, where)
     name, normed = _naming(graph, walk), (node for node in program.graph.nodes if node in live)
     statistics = running_statistics(module, signature, normed, _given, name)
     drawn = tuple(name for name in walk.draws if name in read)
-    records = tuple(
-        StateFile(names=state.names, output=len(outputs) + at) for at, state in enumerate(states)
-    )
-    unfollowed = (f"buffer {buffer.name} {LOST}" for buffer in lost)
-    weights, notes = leaves.weights, (*map(told, blocks.items()), *checks, *unfollowed)
-    return Captured(graph, weights, inputs_read, buffers, statistics, groups, drawn, notes, records)
+    records = tuple(state.record(len(outputs) + at) for at, state in enumerate(states))
+    notes = (*map(told, blocks.items()), *checks, *told_of_lost(lost, buffers.values(), where))
+    return Captured(graph, leaves.weights, fed, buffers, statistics, groups, drawn, notes, records)
 
 
 def _naming(graph: Graph, walk: _Walk) -> Callable[[fx.Node], str]:
@@ -202,6 +194,12 @@ class _Walk:
         if not isinstance(known, Value):
             raise InputError(self.where, f"{node.name}: expected one tensor")
         return known
+
+    def visit_all(self, program: ExportedProgram, live: set[fx.Node]) -> None:
+        """Convert the nodes in ``live``."""
+        for node in program.graph.nodes:
+            if node in live:
+                self.visit(node)
 
     def visit(self, node: fx.Node) -> None:
         self.known[node] = self._converted(node)

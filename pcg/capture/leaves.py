@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -78,18 +78,16 @@ class Leaves:
         frozen: set[fx.Node],
         examples: Mapping[str, Tensor],
         where: str,
-        changed: Collection[str] = (),
     ) -> None:
         """Prepare the leaves of the nodes in ``live``.
 
         ``frozen`` are parameters that no update changes; in the graph they are buffers.
         ``examples`` are the tensors with which the module was exported, by placeholder name.
-        ``changed`` are the names of buffers that every step changes.
         """
         self._where = where
         self._live = live
         self._examples = examples
-        self._changed = changed
+        self._changed = frozenset(signature.buffers_to_mutate.values())
         self._bounds = _bounds(live)
         self._shared = _shared(module)
         self._parameters = {name: first for first, names in self._shared.items() for name in names}

@@ -15,6 +15,7 @@ from pcg.capture.aten.random import read_by
 from pcg.capture.regions import ancestors, changed_by, is_view, place_of
 from pcg.capture.statistics import COUNT, NORMS
 from pcg.errors import InputError
+from pcg.plan.naming import StateFile
 
 if TYPE_CHECKING:
     from torch import fx
@@ -42,6 +43,10 @@ class State:
 
     names: tuple[str, ...]
     value: Value
+
+    def record(self, output: int) -> StateFile:
+        """The record of the buffer in the plan file. ``output``: the number of its value."""
+        return StateFile(names=self.names, output=output)
 
 
 def changes_buffers(program: ExportedProgram) -> bool:
@@ -117,12 +122,16 @@ def new_states(
     return states, lost
 
 
-def check_lost(lost: Sequence[ChangedBuffer], read: Collection[str], where: str) -> None:
-    """Raise InputError for a buffer that a graph reads, and whose new value no graph can hold."""
+def told_of_lost(
+    lost: Sequence[ChangedBuffer], read: Collection[str], where: str
+) -> tuple[str, ...]:
+    """Return a line for each buffer whose new value no graph can hold. Raises InputError if the
+    graph reads one of them."""
     for buffer in lost:
         if buffer.name in read:
             problem = "is changed by every step and read by the loss, which no plan can follow"
             raise InputError(place_of(buffer.node, where), f"buffer {buffer.name} {problem}")
+    return tuple(f"buffer {buffer.name} {LOST}" for buffer in lost)
 
 
 def _names_of(module: Module, name: str) -> tuple[str, ...]:

@@ -90,9 +90,8 @@ class RankEngine:
             self.executor.running.fill(initial.statistics())
         self._everyone = tuple(range(world.size))
         world.prepare((self._everyone,))
-        self.seed = seed
-        self.number = 0
-        """The number of forward passes so far."""
+        self.seed, self.number = seed, 0
+        """``number``: that of the forward passes so far."""
         self.states: dict[str, Tensor] = {}
         """The new values of buffers that the last forward pass has changed, by name."""
         self.changes = 0

@@ -113,10 +113,8 @@ def planner_of(
         settings = machine, library, kind, left, training, speed, than, teller, dimensions
         return PipelinePlanner(*settings, recompute)
 
-    if name in PIPELINES and asked.keeps_states:
-        problem = "every step changes a buffer, which micro-batches would change in turn"
-        raise InputError("--planner", f"{name}: {problem}, expected one without a pipeline")
     if name in PIPELINES:
+        _check_states(name, asked)
         return pipelines(PIPELINES[name])
     settings = machine, library, name, seconds, training, speed, asked.mode, dimensions, teller
     plain = MeshPlanner(*settings, recompute, asked.threshold)
@@ -125,6 +123,13 @@ def planner_of(
     both = WithPipelines(plain, lambda than, used: pipelines("1f1b", than, used))
     plain.rival = both.rival
     return both
+
+
+def _check_states(name: str, asked: SearchOptions) -> None:
+    """Raise InputError for a pipeline of a module whose buffers change in every step."""
+    if asked.keeps_states:
+        problem = "every step changes a buffer, which micro-batches would change in turn"
+        raise InputError("--planner", f"{name}: {problem}, expected one without a pipeline")
 
 
 def _of_other_system(

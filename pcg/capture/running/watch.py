@@ -60,19 +60,6 @@ def watched(module: Module, where: str, straight: Collection[Any] = ()) -> Gener
     changes which parameters are trained.
     """
     watch = ModuleWatch(where)
-    checkpoint = import_module("torch.utils.checkpoint").CheckpointFunction
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if cls is checkpoint:
-            return _checkpointed(*args)
-        if cls is import_module("torch.nn.modules._functions").CrossMapLRN2d:
-            raise InputError(_line(where), ACROSS_CHANNELS)
-        if cls.__module__.partition(".")[0] == "torch":
-            return own.__func__(cls, *args, **kwargs)
-        use = Use(cls, args, kwargs)
-        watch.uses.append((_line(where), use.described()))
-        return run_straight_through(use) if cls in straight else run_forward(use)
-
     trained = {name: tensor.requires_grad for name, tensor in module.named_parameters()}
 
     def check_trained(*_: object) -> None:
@@ -81,9 +68,9 @@ def watched(module: Module, where: str, straight: Collection[Any] = ()) -> Gener
                 problem = f"forward changes requires_grad of parameter {name}, expected it as it is"
                 raise InputError(where, f"{problem} when the module is made")
 
-    own: Any = torch.autograd.Function.__dict__["apply"]
+    apply = classmethod(_apply_of(watch, straight))
     with ExitStack() as stack:
-        stack.enter_context(patch.object(torch.autograd.Function, "apply", classmethod(apply)))
+        stack.enter_context(patch.object(torch.autograd.Function, "apply", apply))
         for owner, name, problem in _unfollowed():
             refusing = _refusing(problem, where, getattr(owner, name))
             stack.enter_context(patch.object(owner, name, refusing))
@@ -95,6 +82,26 @@ def watched(module: Module, where: str, straight: Collection[Any] = ()) -> Gener
         stack.callback(module.register_forward_hook(check_trained).remove)
         stack.enter_context(_plain_buffers(module))
         yield watch
+
+
+def _apply_of(watch: ModuleWatch, straight: Collection[Any]) -> Callable[..., Any]:
+    """Return an ``apply`` of autograd functions that notes those of the user, and runs them by
+    torch's own operations."""
+    own: Any = torch.autograd.Function.__dict__["apply"]
+    checkpoint = import_module("torch.utils.checkpoint").CheckpointFunction
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls is checkpoint:
+            return _checkpointed(*args)
+        if cls is import_module("torch.nn.modules._functions").CrossMapLRN2d:
+            raise InputError(_line(watch.where), ACROSS_CHANNELS)
+        if cls.__module__.partition(".")[0] == "torch":
+            return own.__func__(cls, *args, **kwargs)
+        use = Use(cls, args, kwargs)
+        watch.uses.append((_line(watch.where), use.described()))
+        return run_straight_through(use) if cls in straight else run_forward(use)
+
+    return apply
 
 
 def _unfollowed() -> Iterator[tuple[Any, str, str]]:

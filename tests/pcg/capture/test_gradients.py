@@ -245,12 +245,6 @@ def through_a_view(m, x):
     return m.b(h).sum()
 
 
-def moving_average(m, x):
-    with torch.no_grad():
-        m.kept.lerp_(m.a(x).mean(0), 0.1)
-    return (m.b(x) * m.kept).sum()
-
-
 def freezes(m, x):
     m.a.requires_grad_(False)
     return plain(m, x)
@@ -290,7 +284,6 @@ REFUSED = {
     "decay": (decays, "changes p_a_weight in place where gradients are off"),
     "in place": (doubles_in_silence, "changes a tensor with gradients in place"),
     "in place through a view": (through_a_view, "changes a tensor with gradients in place"),
-    "moving average": (moving_average, "buffer kept is changed by every step and read by"),
     "freezes": (freezes, "forward changes requires_grad of parameter a.weight"),
     "custom operator": (lambda m, x: m.b(doubled(m.a(x))).sum(), "is no function of torch's own"),
     "gradients within": (
@@ -324,10 +317,6 @@ HOOKS = {
     "before a module": (
         lambda m: m.register_full_backward_pre_hook(lambda module, gradients: None),
         "a backward hook of the module",
-    ),
-    "spectral_norm": (
-        lambda m: parametrizations.spectral_norm(m.a),
-        "_v is changed by every step and read by the loss",
     ),
 }
 

@@ -350,8 +350,7 @@ def test_modules_and_plans_that_do_not_match_are_refused():
     untied = planned(captured(apart, batch_of(0)), "joint", 1)
     with pytest.raises(InputError, match=r"head\.weight are one tensor"):
         parallel(words(), untied, World())
-    mixed = words().float()
-    mixed.head.double()
+    (mixed := words().float()).head.double()
     with pytest.raises(InputError, match="float32 and float64, expected all in one format"):
         parallel(mixed, words_planned("joint", 1), World())
     with pytest.raises(InputError, match="names no parameters"):

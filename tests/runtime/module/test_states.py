@@ -50,6 +50,13 @@ class Averages(nn.Module):
     """A layer under spectral norm, a quantizer with a codebook of moving averages, the mean of what
     was seen, a counter, and a buffer that is assigned."""
 
+    codes: Tensor
+    sizes: Tensor
+    sums: Tensor
+    seen: Tensor
+    last: Tensor
+    steps: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.first = parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH))
@@ -188,6 +195,8 @@ def test_pipelines_are_refused_and_left_out() -> None:
 
 class Counted(nn.Linear):
     """A buffer of random counts, which no graph can repeat."""
+
+    counts: Tensor
 
     def __init__(self, *, reads: bool) -> None:
         super().__init__(WIDTH, WIDTH)
