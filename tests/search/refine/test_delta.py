@@ -43,7 +43,7 @@ def library() -> Library:
 
 def chooser_of(graph: Graph, library: Library, machine: tuple[str, int]) -> Chooser:
     target = load_machine(machine[0]).with_devices(machine[1])
-    return Chooser.on(CostModel(target), Cuts(library.concrete(graph), windows=True))
+    return Chooser.on(CostModel(target), Cuts.of_rules(library.concrete(graph), windows=True))
 
 
 def at_random(chooser: Chooser, graph: Graph, random: Random) -> Choice:
