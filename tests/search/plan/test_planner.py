@@ -62,7 +62,9 @@ SMALL = {
 
 
 def engine_of(machine: Machine, graph: Graph) -> Chooser:
-    return Chooser.on(CostModel(machine), Cuts(load_library().concrete(graph)), most=1 << 30)
+    return Chooser.on(
+        CostModel(machine), Cuts.of_rules(load_library().concrete(graph)), most=1 << 30
+    )
 
 
 def simulated(chooser: Chooser, choice: Choice, *, overlap: bool = True) -> float:
@@ -182,7 +184,7 @@ def test_tensor_parallelism_has_the_degrees_that_a_node_has():
     """Two of the six devices of a node share a product. Three such pairs share the samples."""
     graph = parse_graph(SMALL["perceptron"].format(b=96, h=384, o=768))
     cost = CostModel(load_machine("summit").with_devices(6))
-    usual = Chooser.on(cost, Cuts(load_library().concrete(graph)))
+    usual = Chooser.on(cost, Cuts.of_rules(load_library().concrete(graph)))
     assert not list(TURNED["megatron"](graph, usual))
     chooser = Chooser.on(cost, usual.spaces.cuts, turned=True)
     by_hand, best = (family.mask for family in TURNED["megatron"](graph, chooser))

@@ -105,7 +105,7 @@ def test_resharding_for_several_readers_is_counted_once(library):
     """In a residual network, a block reads the output of the block before twice. Sums that count
     its resharding once lead to a faster plan."""
     graph = build_model("resnext50", None, 8)
-    cuts = Cuts(library.concrete(graph))
+    cuts = Cuts.of_rules(library.concrete(graph))
     chooser = Chooser.on(CostModel(load_machine("dgx-a100"), BF16), cuts)
     trial = Trial(chooser, graph, Derivation.start(graph), lambda made: made.seconds)
     before = min(trial.choices(0.0, everything), key=lambda tried: tried.seconds)
