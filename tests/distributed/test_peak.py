@@ -172,7 +172,7 @@ def test_recomputed_tensors_are_held_for_one_micro_batch_only():
     machine = load_machine("local").with_devices(1)
     cost = CostModel(machine)
     source = streams(graph, library())
-    batches = MicroBatches(source, cost, Cuts(library().concrete(source.graph)), 4)
+    batches = MicroBatches(source, cost, Cuts.of_rules(library().concrete(source.graph)), 4)
     cut = build(batches, batches.choose(), (0, len(batches.nodes)))
     plan = plan_of(graph, cut.graph, cut.views, 1, 4, devices=1)
     steps, groups = schedule(plan.graph, plan.views), StageGroups(1, 1, 4)

@@ -91,7 +91,7 @@ def in_stages(
     """The same pipeline of a graph. ``drawn``: cut anywhere."""
     cost = CostModel(load_machine("dgx-a100").with_devices(devices // stages))
     source = streams(graph, library)
-    batches = MicroBatches(source, cost, Cuts(library.concrete(source.graph)), slices)
+    batches = MicroBatches(source, cost, Cuts.of_rules(library.concrete(source.graph)), slices)
     count, chunks = len(batches.nodes), stages * interleave
     bounds = [count * chunk // chunks for chunk in range(chunks + 1)]
     if drawn is not None:
