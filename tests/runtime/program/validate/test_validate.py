@@ -65,7 +65,7 @@ def test_random_plans(data):
     validate_lowered(Lowering(drawn_plan(data)))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_random_plans_of_a_model_that_reads_shapes(data):
     """A copy that an operator reads for its shape alone gets no gradient, wherever it lies."""
