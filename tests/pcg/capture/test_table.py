@@ -33,10 +33,8 @@ BUFFERS = {
     "variance": torch.ones(4, dtype=torch.float64),
 }
 
-
 X, IMAGE = (4, 6), (2, 4, 7, 9)
 WIDE, TALL = (3, 1), (1, 4)
-
 
 WINDOWS = {
     "overlapping": (lambda x: x.as_strided((3, 2, 6), (6, 6, 1)), X),
