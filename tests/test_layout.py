@@ -6,6 +6,7 @@ import ast
 import shutil
 import subprocess
 import sys
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -59,14 +60,27 @@ def test_import_contracts_hold():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def definitions() -> tuple[tuple[Path, Definition], ...]:
+    """All classes and functions of the packages, inner ones included, each with its file."""
+    return tuple(
+        (path, node)
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, Definition)
+    )
+
+
 def test_a_public_class_has_a_name_of_its_own():
     """A name means one thing. ``Options`` are those of a command, in each of their modules."""
     modules: dict[str, list[str]] = {}
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    modules.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    for path, node in definitions():
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            modules.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert len(modules) > 300
     commands = [path for path in modules.pop("Options") if Path(path).parent != Path("unity")]
     assert not commands
@@ -116,12 +130,10 @@ def test_files_and_folders_are_small():
 
 def test_functions_are_short():
     """But for the one whose parameters are all the options of a command."""
-    sources = [p for top in PACKAGES for p in (ROOT / top).rglob("*.py")]
     long = {
         node.name
-        for path in sources
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for _, node in definitions()
+        if not isinstance(node, ast.ClassDef)
         and (node.end_lineno or 0) - node.lineno >= MAX_FUNCTION_LINES
     }
     assert long == {"optimize"}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import examples
 from support.plans.random_plans import RANKS, drawn_plan
 from support.runs.simulated import on_ranks
 
@@ -28,7 +29,7 @@ def agrees(plan: Plan, steps: int = 2) -> None:
     assert not [c for c in report.comparisons if not c.passes]
 
 
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(data=st.data())
 def test_a_random_model_cut_at_random(data):
     agrees(drawn_plan(data))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from support.cases import each
+from support.cases import each, examples
 from support.graphs.strategies import COMPUTE, SIMPLE, Applied, applied, parts_of_leaves, seeds
 from support.graphs.torch_functions import TORCH, default_dtype
 
@@ -93,7 +93,7 @@ def with_torch(case: Applied, inputs: list[torch.Tensor]) -> tuple[torch.Tensor,
 
 
 @each("name", TORCH)
-@settings(max_examples=6)
+@examples(3)
 @given(data=st.data(), seed=seeds)
 def test_values_are_those_of_torch(name: str, data: st.DataObject, seed: int):
     case = data.draw(applied((OPERATORS[name],), cut=False))
@@ -106,7 +106,7 @@ def test_values_are_those_of_torch(name: str, data: st.DataObject, seed: int):
 
 
 @each("name", [o.name for o in COMPUTE if o.arity and o.name != "one_hot"])
-@settings(max_examples=4)
+@examples(2)
 @given(data=st.data(), seed=seeds)
 def test_gradients_are_those_of_torch(name: str, data: st.DataObject, seed: int):
     """torch's gradients are those of the equation, differentiated by itself."""
@@ -141,7 +141,7 @@ def gradients(
 
 
 @each("name", [*(operator.name for operator in SIMPLE), *SMOOTH])
-@settings(max_examples=6)
+@examples(3)
 @given(data=st.data(), seed=seeds)
 def test_gradients_are_the_slopes_of_the_equation(name: str, data: st.DataObject, seed: int):
     """torch's gradient is the slope of the equation along a random direction. The equation is not
@@ -169,7 +169,7 @@ def test_gradients_are_the_slopes_of_the_equation(name: str, data: st.DataObject
 
 
 @each("name", EXACT)
-@settings(max_examples=7)
+@examples(4)
 @given(data=st.data(), seed=seeds)
 def test_prime_field(name: str, data: st.DataObject, seed: int):
     case = data.draw(applied((OPERATORS[name],), cut=False))
@@ -183,7 +183,7 @@ def test_prime_field(name: str, data: st.DataObject, seed: int):
 
 
 @each("name", FRACTIONS)
-@settings(max_examples=6)
+@examples(3)
 @given(data=st.data(), seed=seeds)
 def test_fractions_in_the_prime_field(name: str, data: st.DataObject, seed: int):
     case = data.draw(applied((OPERATORS[name],), cut=False))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.cases import each
+from support.cases import each, examples
 from support.graphs.strategies import COMPUTE, Applied, applied, graphs, parts_of_leaves, seeds
 
 from pcg.graph.graph import Graph
@@ -38,7 +38,7 @@ def same(a: Any, b: Any, ring: Reals | PrimeField) -> None:
 
 
 @each("operator", COMPUTE, ids=lambda operator: operator.name)
-@settings(max_examples=4)
+@examples(2)
 @given(data=st.data(), seed=seeds, ring=st.sampled_from(RINGS))
 def test_sharded_operators_equal_whole_ones(
     operator: Operator, data: st.DataObject, seed: int, ring: Reals | PrimeField

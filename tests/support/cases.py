@@ -11,9 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import pytest
+from hypothesis import settings
 
 T = TypeVar("T")
 Test = Callable[..., None]
+PER_RUN = 8
+"""The examples of a test without settings of its own, in each run."""
+
+
+def examples(count: int) -> settings:
+    """Settings of hypothesis: ``count`` examples in each run, twelve times as many under soak."""
+    return settings(max_examples=count * settings().max_examples // PER_RUN)
 
 
 def a_third(cases: Iterable[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.cases import each
 from support.graphs.aten_cases import BY_PLACE, Case, case
 from support.graphs.capturing import NEAR, leaves_for
 from support.graphs.torch_functions import default_dtype
@@ -21,7 +22,7 @@ from torch.nn import functional as f
 from pcg.capture import capture
 from pcg.capture.apart import returned
 from pcg.capture.aten.table import TABLE
-from pcg.capture.export import export
+from pcg.capture.export import _first_program, export
 from pcg.capture.regions import ancestors
 from runtime.train.check import evaluate
 
@@ -32,10 +33,8 @@ BUFFERS = {
     "variance": torch.ones(4, dtype=torch.float64),
 }
 
-
 X, IMAGE = (4, 6), (2, 4, 7, 9)
 WIDE, TALL = (3, 1), (1, 4)
-
 
 WINDOWS = {
     "overlapping": (lambda x: x.as_strided((3, 2, 6), (6, 6, 1)), X),
@@ -322,19 +321,34 @@ class Results:
     """The ATen operators of both graphs."""
 
 
-@contextmanager
-def recorded_exports() -> Generator[list[ExportedProgram]]:
-    """The programs that captures read. Exporting them again would take as long."""
-    programs: list[ExportedProgram] = []
+@dataclass(frozen=True)
+class Exports:
+    """What captures read of torch's exports. Exporting again would take as long."""
 
-    def recorded(*given: Any) -> tuple[ExportedProgram, tuple[str, ...]]:
+    known: list[list[bool]]
+    """For each capture and each of its outputs, whether the output needs no decomposition."""
+    programs: list[ExportedProgram]
+    """The program that each capture converts."""
+
+
+@contextmanager
+def recorded_exports() -> Generator[Exports]:
+    exports = Exports([], [])
+
+    def first(*given: Any) -> ExportedProgram:
+        program = _first_program(*given)
+        exports.known.append([is_known(out) for out in returned(program)])
+        return program
+
+    def last(*given: Any) -> tuple[ExportedProgram, tuple[str, ...]]:
         program, checks = export(*given)
-        programs.append(program)
+        exports.programs.append(program)
         return program, checks
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pcg.capture.convert.export", recorded)
-        yield programs
+        patch.setattr("pcg.capture.export._first_program", first)
+        patch.setattr("pcg.capture.convert.export", last)
+        yield exports
 
 
 @pytest.fixture(scope="module")
@@ -343,11 +357,11 @@ def results() -> Results:
     with default_dtype(torch.float64):
         cases = {name: Applied(given) for name, given in CASES.items()}
         every = Several(cases.values())
-        program = torch.export.export(every, ())
-        known = [n for n, out in zip(cases, returned(program), strict=True) if is_known(out)]
-        some = Several(cases[name] for name in known)
-        with recorded_exports() as programs:
-            captured = {module: capture(module, ()) for module in (every, some)}
+        with recorded_exports() as exports:
+            captured = {every: capture(every, ())}
+            known = [n for n, one in zip(cases, exports.known[0], strict=True) if one]
+            some = Several(cases[name] for name in known)
+            captured[some] = capture(some, ())
         apart, whole = (evaluate(c.graph, leaves_for(c, m, ())) for m, c in captured.items())
     return Results(
         cases,
@@ -355,7 +369,7 @@ def results() -> Results:
         dict(zip(known, whole, strict=True)),
         dict(zip(cases, apart, strict=True)),
         tuple(name for c in captured.values() for name in c.opaque),
-        {str(node.target) for program in programs for node in program.graph.nodes},
+        {str(node.target) for program in exports.programs for node in program.graph.nodes},
     )
 
 
@@ -365,7 +379,7 @@ def is_known(out: fx.Node) -> bool:
     return all(str(node.target) in TABLE or node.target is getitem for node in calls)
 
 
-@pytest.mark.parametrize("name", CASES)
+@each("name", CASES)
 def test_agrees_with_torch(results: Results, name: str) -> None:
     expected, parameters = results.expected[name], list(results.cases[name].parameters())
     gradients = torch.autograd.grad(expected, parameters, retain_graph=True)

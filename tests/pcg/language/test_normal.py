@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.cases import each
+from support.cases import each, examples
 from support.graphs.strategies import COMPUTE, applied, parts_of_leaves, seeds
 
 from pcg.language.equation import Output
@@ -104,7 +104,7 @@ def binders(form: NormalForm) -> list[str]:
 
 
 @each("operator", COMPUTE, ids=[operator.name for operator in COMPUTE])
-@settings(max_examples=5)
+@examples(3)
 @given(data=st.data(), seed=seeds)
 def test_normal_form_of_operators_keeps_their_value(
     operator: Operator, data: st.DataObject, seed: int

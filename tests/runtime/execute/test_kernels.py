@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.cases import each
+from support.cases import each, examples
 from support.graphs.strategies import POSITIVE, applied, seeds
 from support.graphs.torch_functions import default_dtype
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -127,7 +127,7 @@ def test_an_equation_keeps_the_number_format(name, dtype):
 
 @each("dtype", [torch.float32, torch.bfloat16])
 @each("operator", COMPUTE, ids=lambda op: op.name)
-@settings(max_examples=2, deadline=None)
+@examples(1)
 @given(data=st.data(), seed=seeds)
 def test_kernels_compute_in_the_format_of_their_operands(operator, dtype, data, seed):
     """Near the value of the equation in double precision, and in the operands' own format."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import examples
 from support.runs.own_loop import (
     RANKS,
     assert_same,
@@ -35,7 +36,7 @@ def agrees(data: st.DataObject) -> None:
         assert_same(own, expected)
 
 
-@settings(max_examples=3, deadline=None)
+@examples(3)
 @given(data=st.data())
 def test_any_plan_trains_as_the_module(data):
     agrees(data)

@@ -8,9 +8,9 @@ from math import inf
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from support.cases import a_third
+from support.cases import a_third, examples
 from support.runs.own_loop import (
     MODULES,
     RANKS,
@@ -50,7 +50,7 @@ def eager() -> nn.Module:
     return module
 
 
-@settings(max_examples=2, deadline=None)
+@examples(2)
 @given(data=st.data())
 def test_any_plan_trains_as_the_module_with_torchs_clipping(data):
     """Also if ranks hold no part of some weights."""

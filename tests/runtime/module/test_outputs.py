@@ -8,8 +8,9 @@ from copy import deepcopy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import examples
 from support.runs.own_loop import (
     BATCH,
     MODULES,
@@ -80,7 +81,7 @@ def same(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=2, deadline=None)
+@examples(2)
 @given(data=st.data())
 def test_logits_of_any_plan_are_those_of_the_module(data):
     """In training, before and after an update, of the whole batch and of a rank's samples."""

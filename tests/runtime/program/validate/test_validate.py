@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import examples
 from support.plans.pipelines import planned
 from support.plans.random_plans import drawn_plan
 from support.plans.small_plans import NAMES, small_plan
@@ -65,7 +66,7 @@ def test_random_plans(data):
     validate_lowered(Lowering(drawn_plan(data)))
 
 
-@settings(max_examples=20, deadline=None)
+@examples(10)
 @given(data=st.data())
 def test_random_plans_of_a_model_that_reads_shapes(data):
     """A copy that an operator reads for its shape alone gets no gradient, wherever it lies."""
