@@ -167,13 +167,11 @@ class _LivenessReader:
             self.last[self.root(slot)] = self.end
         held_from = self.again.held_from()
         for made, reader in held_from.items():
-            # The span ends with the backward pass of the step itself.
-            span = self.end - 1 - reader, self.end - 1 - made
-            self.second.update(dict.fromkeys(self.tensors.made(made), span))
-            # A repeated communication needs its source only until it is done.
-            last = span[1] if isinstance(self.steps[made], Compute) else span[0]
+            # Tensors that no backward pass reads are held only while steps are recomputed.
+            done = self.end - 1 - reader
+            self.second.update(dict.fromkeys(self.tensors.made(made), (done, done)))
             for slot in self.tensors.read(made):
-                self._use(slot, last, held_from)
+                self._use(slot, done, held_from)
         for i, read in enumerate(self.tensors.reads):
             for slot in read:
                 self._use(slot, self._back(i), held_from)
