@@ -91,11 +91,8 @@ def test_no_plan_on_two_kinds_of_devices_is_faster(library, first, second, name,
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("kinds", [("p3-16xlarge", "dgx-a100"), ("dgx-a100", "p3-16xlarge")])
-def test_no_plan_on_two_kinds_is_more_than_2_percent_faster(library, kinds, name, sizes):
-    """In one of these 80 cases the plan is 1.5 % slower than the best."""
-    made = compared(library, of_two_kinds(*kinds), graph_of(name, sizes))
-    print(made)
-    assert made.found <= 1.02 * made.optimum
+def test_no_plan_on_two_kinds_of_any_small_graph_is_faster(library, kinds, name, sizes):
+    check(library, of_two_kinds(*kinds), graph_of(name, sizes))
 
 
 @pytest.mark.parametrize("name", ["shared", "layers", "branches"])
