@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.in_parts import TransferParts
@@ -31,6 +30,7 @@ from search.map.rules.cutting import CutNode
 from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
 from search.map.rules.templates import CutTemplates, behind_reductions
 from search.map.space.axes import Strategy
+from search.map.space.mapping import mapping_of
 from search.pipeline.crossing import Crossings
 from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.slicing import Slicing
@@ -139,11 +139,12 @@ class _Builder:
         ``scribe``: if given, writes the derivation down."""
 
         def cut(made: Node) -> CutNode:
-            return Slicing(self.batches, self._cutter).cut(node, made, strategy, 0, ways)
+            return Slicing(self.batches, self._cutter).cut(node, made, strategy, ways)
 
         kind = self.batches.spaces.kind(node), strategy, ways
-        outer, inner, view = self._templates.cut(kind, node, inputs, cut, _behind, scribe)
-        return outer, inner, _from(view, view.start + first)
+        outer, inner, placed = self._templates.cut(kind, node, inputs, cut, _behind, scribe)
+        mesh = self.batches.spaces.mesh
+        return outer, inner, placed.view(mapping_of(strategy, first, mesh.primes, mesh.strides))
 
     def _ways(
         self, node: Node, inputs: tuple[Value, ...], inner: Node, view: MachineView
@@ -165,13 +166,6 @@ class _Builder:
                 wanted = operand_layout(inner, position, view)
                 ways[value] = self.crossings.best(layout, wanted)
         return tuple(ways[value] for value in inputs)
-
-
-@lru_cache(maxsize=4096)
-def _from(view: MachineView, start: int) -> MachineView:
-    """A view from another first device on. Equal views are one object, which lists its devices
-    once."""
-    return replace(view, start=start)
 
 
 def _behind(value: Value) -> list[Value]:

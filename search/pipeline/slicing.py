@@ -30,19 +30,18 @@ class Slicing:
         whole: Node,
         node: Node,
         strategy: Strategy,
-        first: int,
         ways: Sequence[TransferParts | None],
     ) -> CutNode:
-        """Slice and cut an operator of the whole graph (``whole``) on devices from ``first`` on.
+        """Slice and cut an operator of the whole graph (``whole``) by a strategy.
         ``node``: the operator, reading operands that are already sliced and cut; ``ways``: the
         parts in which each sliced operand arrives, or None."""
         outer, made = node.outputs, node
         if whole in self.batches.streams.axes and self.batches.slices > 1:
             outer, made = self._sliced(whole, node, ways)
-        cut = self.cutter.cut_node(whole, made, strategy, first)
+        cut = self.cutter.cut_node(whole, made, strategy)
         self._steps += cut.steps
         outputs = self._replaced(outer, dict(zip(made.outputs, cut.outer, strict=True)))
-        return CutNode(outputs, cut.inner, cut.view, tuple(self._steps))
+        return CutNode(outputs, cut.inner, cut.placed, tuple(self._steps))
 
     def _sliced(
         self, whole: Node, node: Node, ways: Sequence[TransferParts | None]

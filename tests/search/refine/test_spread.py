@@ -69,7 +69,7 @@ def test_branches_of_a_larger_model_share_the_devices(library, monkeypatch):
     refinement."""
     monkeypatch.setattr(plans, "refine", lambda *_: None)
     graph = build_model("candle-uno-tiny", 24, 1)
-    machine = load_machine("summit").with_devices(6)
+    machine = load_machine("summit").with_devices(2)
     plan = plan_of(library, graph, machine)
     assert any(view.start for view in plan.views.values())
     assert_same(graph, plan.graph)

@@ -54,12 +54,13 @@ def one_by_one(builder: Builder, choice: Choice) -> Cut:
             continue
         made = Node(node.call, tuple(new[value] for value in node.inputs))
         scribe.rename(dict(zip(node.outputs, made.outputs, strict=True)))
-        cut = builder.cut_mapped(node, made, builder.mapping(choice, node))
+        mapping = builder.mapping(choice, node)
+        cut = builder.cut_along(node, made, mapping.cuts)
         for applied, same in cut.steps:
             if applied is not None:
                 scribe.write(applied)
             scribe.rename(same)
-        views[cut.inner] = cut.view
+        views[cut.inner] = cut.placed.view(mapping)
         new.update(zip(node.outputs, cut.outer, strict=True))
     placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
     if choice.fully_sharded:
