@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from time import process_time
 
 import pytest
@@ -18,6 +20,7 @@ from pcg.plan.training import Training
 from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
+from search.cost.planned import Planned
 from search.cost.progress import timed_by
 from search.cost.simulate import recomputing
 from search.cost.unroll import NotAlike
@@ -30,11 +33,11 @@ from substitutions.audit.replay import replay
 from substitutions.rules.store import load_library
 
 TRAINING = Training("adam", "bf16")
-DEPTH = 14
+DEPTH = 10
 
 
 def planner(
-    devices: int = 4, memory: int | None = None, recompute: Recompute = Recompute.AUTO
+    devices: int = 2, memory: int | None = None, recompute: Recompute = Recompute.AUTO
 ) -> MeshPlanner:
     machine = load_machine("dgx-a100").with_devices(devices)
     if memory is not None:
@@ -42,6 +45,14 @@ def planner(
         machine = machine.model_copy(update={"device": device})
     given = machine, load_library(), "data-parallel" if memory else "joint"
     return MeshPlanner(*given, training=TRAINING, recompute=recompute)
+
+
+@lru_cache(maxsize=4)
+def unfolded(model: Callable[[int], Graph]) -> Planned:
+    """The plan of a model of ``DEPTH`` blocks, none of them folded."""
+    whole = model(DEPTH)
+    assert folded(whole) is None
+    return planner().plan("deep", whole)
 
 
 def bytes_of(plan: Plan) -> int:
@@ -52,8 +63,7 @@ def bytes_of(plan: Plan) -> int:
     "model", [blocks, pytest.param(with_bias, marks=pytest.mark.soak), with_pairs]
 )
 def test_a_deep_plan_is_a_plan_of_the_whole(model, monkeypatch: pytest.MonkeyPatch):
-    whole = model(DEPTH)
-    free = planner().plan("deep", whole)
+    whole, free = model(DEPTH), unfolded(model)
     monkeypatch.setattr(module, "MOST_FREE", 20)
     assert folded(whole) is not None
     planned = planner().plan("deep", whole)
@@ -117,8 +127,7 @@ def test_a_deep_plan_recomputes_alike_in_all_blocks(part: float, monkeypatch: py
 
 
 def test_graph_unlike_its_folded_form_is_searched_unfolded(monkeypatch: pytest.MonkeyPatch):
-    whole = blocks(DEPTH)
-    free = planner().plan("deep", whole)
+    whole, free = blocks(DEPTH), unfolded(blocks)
     monkeypatch.setattr(module, "MOST_FREE", 20)
 
     def unlike(graph: Graph, more: int) -> object:

@@ -63,14 +63,14 @@ def _little_work(monkeypatch):
 def test_refined_plan_of_branches_is_faster_derived_and_priced_as_run(library, monkeypatch):
     _, graph = branched(1)
     machine = load_machine("dgx-a100").with_devices(4)
-    chosen = planned(library, graph, machine=machine)
+    chosen = planned(library, graph, machine=machine, mode=Mode.PARALLEL)
     plan = chosen.plan
     assert not replay(plan, library.rules).findings
     seconds = simulate(schedule(plan.graph, plan.views), CostModel(machine)).step_seconds
     assert plan.estimates.step_seconds == seconds
     assert chosen.report.phases["refining"] > 0
     monkeypatch.setattr(plans, "refine", lambda *_: None)
-    before = planned(library, graph, machine=machine).plan
+    before = planned(library, graph, machine=machine, mode=Mode.PARALLEL).plan
     assert seconds < 0.9 * before.estimates.step_seconds
 
 

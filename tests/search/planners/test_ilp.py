@@ -8,8 +8,9 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import a_third
 from support.small_branching import small_graph
 
 from pcg.machine import load_machine
@@ -37,7 +38,6 @@ def all_sums(sizes, factors, held=None):
     return np.where(full <= held.limit, total, inf)
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 30), limited=st.booleans())
 def test_random_tables(seed, limited):
     drawn = np.random.default_rng(seed)
@@ -80,7 +80,7 @@ def library():
     return load_library()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", a_third(range(30)))
 def test_small_graphs(seed):
     """By the prices of a machine, on all logical meshes, with and without a limit of memory."""
     graph = small_graph(Random(seed))

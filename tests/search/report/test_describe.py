@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pytest
 from support.cases import a_third
 
@@ -28,6 +30,7 @@ return mean_loss(attention(q, k, v))
 """
 
 
+@lru_cache(maxsize=4)
 def planned(text: str, dimension: IndexRole) -> Plan:
     planner = MeshPlanner(MACHINE, load_library(), dimensions=frozenset({dimension}))
     return planner.plan("m", parse_graph(text)).plan

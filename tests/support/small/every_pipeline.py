@@ -135,6 +135,9 @@ class EveryPipeline:
     library: Library
     priced: int = 0
 
+    def __post_init__(self) -> None:
+        self._crossings = Crossings(CostModel(self.chain.machine, self.chain.training))
+
     def best(self) -> Pipeline | None:
         """The fastest pipeline that fits. None if none does."""
         return min(self._every(), key=lambda one: one.seconds, default=None)
@@ -185,9 +188,9 @@ class EveryPipeline:
     ) -> Iterator[Pipeline]:
         """The pipeline with each schedule by which it fits, priced."""
         machine, chunks = self.chain.machine, (len(bounds) - 1) // stages
-        cost = CostModel(machine, self.chain.training)
+        cost = self._crossings.cost
         chosen = GroupStrategies(strategies, NOTHING)
-        made = placed(batches, chosen, bounds, chunks, 1, Crossings(cost))
+        made = placed(batches, chosen, bounds, chunks, 1, self._crossings)
         steps = schedule(made.graph, made.views)
         groups = StageGroups(stages, machine.devices // stages, batches.slices, chunks)
         kinds: tuple[ScheduleKind, ...] = ("1f1b", "zb-h1") if chunks == 1 < stages else ("1f1b",)

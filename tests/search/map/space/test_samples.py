@@ -32,7 +32,7 @@ def names(graph: Graph) -> set[str]:
 def test_a_causal_mask_has_no_samples_whatever_the_batch(batch, sequence, dropout):
     """A mask has the shape of samples if there are as many samples as tokens. Its readers show that
     it is none."""
-    model = Gpt(2, 16, 2, sequence, 10, dropout=dropout)
+    model = Gpt(1, 16, 2, sequence, 10, dropout=dropout)
     graph, unlike = graph_of(model, batch), graph_of(model, 3 * sequence + 1)
     assert names(graph) == names(unlike)
     assert {"tokens", "labels"} <= names(graph)
@@ -43,7 +43,7 @@ def test_a_causal_mask_has_no_samples_whatever_the_batch(batch, sequence, dropou
 
 
 def test_batch_is_found_if_it_is_as_large_as_the_sequence():
-    graph = graph_of(Gpt(2, 16, 2, 8, 10, dropout=0.0), 8)
+    graph = graph_of(Gpt(1, 16, 2, 8, 10, dropout=0.0), 8)
     assert streams(graph, load_library()).batch == 8
 
 
@@ -64,7 +64,7 @@ def test_two_towers_both_have_samples(has_weights):
 def test_a_mask_is_repeated_slice_by_slice():
     """Operators that read no samples are computed for the whole batch at once, so they may read
     none."""
-    graph = graph_of(Gpt(2, 16, 2, 8, 10, dropout=0.0), 7)
+    graph = graph_of(Gpt(1, 16, 2, 8, 10, dropout=0.0), 7)
     source = streams(graph, load_library())
     once = [n for n in source.graph.operators if n not in source.axes and n not in source.tail]
     assert {node.name for node in once} == {"expand", "transpose"}

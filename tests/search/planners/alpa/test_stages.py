@@ -47,7 +47,7 @@ def test_stages_are_the_best_of_all(data):
 
 
 def test_layers_of_a_decoder_are_its_blocks():
-    graph = graph_of(Gpt(8, 64, 8, 16, 64), 4)
+    graph = graph_of(Gpt(4, 64, 8, 16, 64), 4)
     blocks = blocks_of(graph)
     assert blocks is not None
     bounds = layers(graph, operations(graph), 4)

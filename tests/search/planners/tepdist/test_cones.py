@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import a_third
 from support.graphs.transformer import transformer
 from support.small_branching import small_graph
 
@@ -58,7 +59,7 @@ def test_a_cone_takes_its_least_for_each_strategy_of_its_root(seed):
         assert summed(factors, made.spread([at])) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", a_third(range(12)))
 def test_small_graphs(seed):
     """By a machine's prices: the least of all strategies of the roots, with a limit and without."""
     graph = small_graph(Random(seed))
