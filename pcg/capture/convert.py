@@ -144,12 +144,15 @@ def _naming(graph: Graph, walk: _Walk) -> Callable[[fx.Node], str]:
 
 
 def _outputs(program: ExportedProgram, where: str) -> list[fx.Node]:
-    """Return the outputs of a program, the loss first. Raises InputError if one is no tensor."""
-    wanted = program.graph_signature.user_outputs
-    outputs = [node for node in returned(program) if node.name in wanted]
-    if not outputs or len(outputs) < len(wanted):
-        raise InputError(where, "returns something that is no tensor, expected the loss")
-    return outputs
+    """Return the outputs of a program that are tensors, the loss first. Raises InputError if the
+    first output is none."""
+    specs = program.graph_signature.output_specs
+    given: list[Any] = [spec.arg for spec in specs if spec.kind.name == "USER_OUTPUT"]
+    names = [arg.name for arg in given if type(arg).__name__ == "TensorArgument"]
+    if not names or given[0].name != names[0]:
+        raise InputError(where, "its first output is no tensor, expected the loss")
+    made = {node.name: node for node in returned(program)}
+    return [made[name] for name in names]
 
 
 def _norm_groups(graph: Graph, inputs: Sequence[str | None], wanted: int, where: str) -> int:

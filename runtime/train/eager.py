@@ -295,7 +295,10 @@ def _error(name: str, kind: str, what: str, own: Tensor, graph: Tensor, size: fl
 
 
 def _flat(result: Any) -> list[Tensor]:
+    """The tensors of a module's output, in order."""
     if isinstance(result, Tensor):
         return [result]
+    if not isinstance(result, (dict, list, tuple)):
+        return []
     parts = result.values() if isinstance(result, dict) else result
     return [tensor for part in parts for tensor in _flat(part)]

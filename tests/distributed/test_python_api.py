@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from difflib import ndiff
+from os import pathsep
 from pathlib import Path
 
 import pytest
 import torch
 from support.pages import ROOT, blocks
-from support.runs.torchrun import WAIT, killed, output_of, torchrun
+from support.runs import averages
+from support.runs.own_loop import BATCH, STEPS
+from support.runs.programs import answer_of
+from support.runs.torchrun import WAIT, environment, killed, output_of, torchrun
 
 import unity
 
@@ -85,3 +89,17 @@ def test_killed_and_resumed(folder: Path):
         optimizer.zero_grad()
     sys.modules.pop("my_words")
     torch.testing.assert_close(resumed, dict(module.state_dict()), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("planner", ["joint", "zero"])
+def test_buffers_that_steps_change_are_those_of_torch(planner: str, tmp_path: Path):
+    module, batch = averages.averages(), averages.batch_of(0)
+    plan = unity.optimize(
+        module, batch, devices=4, batch=BATCH, planner=planner, precision="fp64", quiet=True
+    )
+    plan.save(path := tmp_path / "plan.json")
+    command = [*torchrun(averages.__file__, 4), str(path)]
+    paths = [environment()["PYTHONPATH"], str(ROOT / "tests")]
+    there = environment() | {"PYTHONPATH": pathsep.join(paths)}
+    assert answer_of(command, 120, there) == {"steps": STEPS}

@@ -175,6 +175,10 @@ REFUSED = {
     ),
     "an order": lambda m, x, k, t: m.a(x)[k].sort().values[0],
     "rows beside others": lambda m, x, k, t: torch.cat([m.a(x)[k[:, 0]], m.b(x)]).square().mean(),
+    "a table of selected rows": lambda m, x, k, t: f.embedding(
+        (t[k[:, 0]] > 4).long(), m.a(x)[k[:, 0]]
+    ).sum(),
+    "a power of their number": lambda m, x, k, t: (m.a(x)[k] ** (1.0 / m.a(x)[k].numel())).sum(),
     "dropout": lambda m, x, k, t: f.dropout(m.a(x)[k], 0.5).sum(),
 }
 """Functions of selected elements that are refused by the line that calls them."""

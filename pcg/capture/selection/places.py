@@ -108,8 +108,11 @@ class AllPlaces:
             node = graph.call_function(function, args, kwargs)
         values = torch.fx.map_arg((args, kwargs), lambda read: read.meta["val"])
         mode = next(iter(_fake_modes(self.program)))
-        with mode:
-            node.meta["val"] = function(*values[0], **values[1])
+        try:
+            with mode:
+                node.meta["val"] = function(*values[0], **values[1])
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise self.refuse() from error
         node.meta.update({k: self.at.meta[k] for k in ("stack_trace", OFF) if k in self.at.meta})
         return node
 

@@ -146,7 +146,7 @@ def fails(x: Tensor, w: Tensor) -> Tensor:
     [
         (lambda x, w: x * w, ROWS, "expected a scalar, got shape [4, 6]"),
         (lambda x, w: x.sum(), ROWS, "the loss depends on no weight"),
-        (lambda x, w: 3, ROWS, "returns something that is no tensor"),
+        (lambda x, w: 3, ROWS, "its first output is no tensor"),
         (lambda x, w: (x @ w).sum(), ROWS, "torch.export: "),
         (fails, ROWS, "branches on the values of a tensor, which no graph can follow"),
         (lambda x, w: (torch.poisson(x.abs()) * w).sum(), ROWS, "draws random numbers"),
@@ -202,3 +202,35 @@ def test_a_cast_to_the_format_of_the_module_does_not_round(own: torch.dtype) -> 
     comparison = compare_module(module, inputs, captured, "model")
     assert comparison.error is not None, comparison.reason
     assert comparison.error < 1e-12
+
+
+class Returning(nn.Module):
+    """A layer that returns its loss with something else, or only that."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer, self.kind = nn.Linear(3, 3), kind
+
+    def forward(self, x: Tensor) -> object:
+        rows = self.layer(x)
+        loss = rows.sum()
+        return {
+            "nothing": (loss, None, rows),
+            "a number": {"loss": loss, "count": 3, "name": "x", "rows": (rows, None)},
+            "no loss": (None, rows),
+            "no tensor": None,
+        }[self.kind]
+
+
+@pytest.mark.parametrize("kind", ["nothing", "a number"])
+def test_outputs_that_are_no_tensors_are_left_out(kind: str) -> None:
+    module, inputs = Returning(kind), (torch.randn(2, 3),)
+    captured = capture(module, inputs)
+    assert [value.type.shape for value in captured.graph.outputs] == [(), (2, 3)]
+    assert compare_module(module, inputs, captured, "model").error == 0.0
+
+
+@pytest.mark.parametrize("kind", ["no loss", "no tensor"])
+def test_the_first_output_has_to_be_the_loss(kind: str) -> None:
+    with pytest.raises(InputError, match="model: its first output is no tensor, expected the loss"):
+        capture(Returning(kind), (torch.randn(2, 3),))
