@@ -29,6 +29,7 @@ from search.map.choose.resharding import Transfers
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import Allowed
 from search.map.space.axes import Mesh, Strategy
+from search.pipeline.by_blocks import by_blocks
 from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.outline import (
     ByStage,
@@ -198,7 +199,7 @@ class OutlineSearch:
         self.teller.works_on(work, "pipeline", lambda: busy / stages)
         least = inf
         for made in self._outlined(batches, choices):
-            if self.kind == "1f1b" and stages > 1:
+            if self.kind == "1f1b" and stages > 1 and not made.by_hand:
                 ways = interleaved(made), with_weights_pass(made)
                 made = min(ways, key=lambda one: one.seconds)
             least = min(least, made.seconds)
@@ -217,7 +218,8 @@ class OutlineSearch:
 
     def _note(self, made: Outline, outcome: _OutlineFigures) -> None:
         self.phases.has_plan = True  # an outline can be built
-        rules_out = made.sparing == PLAIN or self.recompute not in PLAIN_FIRST
+        is_sure = made.sparing == PLAIN or made.by_hand
+        rules_out = is_sure or self.recompute not in PLAIN_FIRST
         known = self._best.get(rules_out)
         if outcome.seconds < (known.seconds if known else self.faster_than):
             self._best[rules_out] = outcome
@@ -227,6 +229,7 @@ class OutlineSearch:
     def _outlined(self, batches: StageBatches, choices: ByStage) -> Iterator[Outline]:
         """Outlines with a number of stages. If the fastest strategies do not fit, recomputation is
         tried, and then weights that are gathered again for each micro-batch."""
+        yield from by_blocks(batches, self.kind, self.recompute)
         given = batches, self.kind, choices
         made = outline(*given) if self.recompute in PLAIN_FIRST else None
         if made is not None:
