@@ -39,9 +39,7 @@ AGAIN = 1 / 3
 """The time of a forward pass, as a fraction of a forward and a backward pass."""
 
 
-def by_blocks(
-    groups: StageBatches, kind: ScheduleKind, recompute: Recompute
-) -> Iterator[Outline]:
+def by_blocks(groups: StageBatches, kind: ScheduleKind, recompute: Recompute) -> Iterator[Outline]:
     """The outlines of a deep model by hand, at most one for each degree of tensor parallelism.
     There are none if the graph is small, has no blocks, or has too few for all stages; or if the
     groups are of several kinds."""

@@ -329,7 +329,9 @@ class MicroBatches:
         space, task = self.spaces.of(node), self.spaces.slices.task(node)
         degrees = space.degrees(self.spaces.mesh.primes).astype(float)
         total = np.zeros(len(space))
-        for number, (value, part) in enumerate(zip((*task.inputs, *task.outputs), shown, strict=True)):
+        for number, (value, part) in enumerate(
+            zip((*task.inputs, *task.outputs), shown, strict=True)
+        ):
             if part < 1.0:
                 named = [[*axis.operands, *axis.outputs][number] is not None for axis in space.axes]
                 parts = np.where(named, degrees, 1.0).prod(axis=1)

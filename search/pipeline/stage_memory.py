@@ -38,9 +38,7 @@ def operator_bytes(
     return OperatorBytes(costs.weights * each, costs.activations * sparing.left)
 
 
-def held_for_weight(
-    batches: MicroBatches, kind: ScheduleKind, sparing: Sparing = PLAIN
-) -> float:
+def held_for_weight(batches: MicroBatches, kind: ScheduleKind, sparing: Sparing = PLAIN) -> float:
     """The bytes that a stage holds for each byte of a weight in the format of products: with its
     other formats, its gradient and its optimizer states."""
     training = batches.cost.training
