@@ -18,7 +18,6 @@ from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.training import Training
-from search.plan.hand_cuts import by_hand, opened_ends
 from search.by_hand.degrees import HandDegrees
 from search.by_hand.recomputed import recomputed
 from search.cost.cost import SGD, CostModel
@@ -39,6 +38,7 @@ from search.pipeline.micro import MicroBatches
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
 from search.plan.finish import does_not_fit, finished
+from search.plan.hand_cuts import by_hand, opened_ends
 from search.split.blocks import Blocks, blocks_of
 from substitutions.rules.store import Library
 

@@ -183,7 +183,7 @@ class MicroBatches:
             degrees = [
                 degree
                 for degree in degrees_within_node(self.spaces.mesh)
-                if degree < size and samples % (size // degree) == 0
+                if samples % (size // degree) == 0
             ]
             self._hand = [self._with_degree(degree) for degree in degrees]
         return self._hand
