@@ -36,6 +36,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    """Collect garbage once. At its end, pytest searches all objects five times for errors in
+    finalizers: what is alive by then stays."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
     """Run torch on one thread. Tensors are so small here that torch's threads would only wait for

@@ -36,17 +36,21 @@ MOST_ELEMENTS = 1 << 20
 """The most elements of such a tensor. A larger one might be too large for ``constants``."""
 
 
-def taken_apart(program: ExportedProgram, kept: Collection[str]) -> ExportedProgram:
-    """Return the program with all operators decomposed except those in ``kept``.
+def taken_apart(
+    program: ExportedProgram, kept: Collection[str], *, changes: bool
+) -> ExportedProgram:
+    """Return the program with all operators decomposed except those in ``kept``. ``changes``:
+    whether it changes buffers in place, whose new values a decomposed program returns.
 
     Calls that the outputs do not depend on may still change a tensor in place. The running
     statistics of a batch norm are an example. Passes on any exception that torch raises.
     """
-    if needs_nothing(program, lambda node: _is_kept(node, kept)):
+    if not changes and needs_nothing(program, lambda node: _is_kept(node, kept)):
         return program
     with _one_walk():
         table = _table(kept)
-        if needs_nothing(program, lambda node: _is_kept(node, kept) or _stays(node, table)):
+        stay = needs_nothing(program, lambda node: _is_kept(node, kept) or _stays(node, table))
+        if stay and not changes:
             return program
         return program.run_decompositions({**table, **layers_apart()})
 

@@ -182,9 +182,12 @@ def _core(tensor: Tensor) -> Value | None:
 def _with_infinity(tensor: Tensor) -> Value | None:
     """Return the value of a tensor of numbers and minus infinity, such as an additive mask.
 
-    It is the logarithm of a 0/1 mask, plus the numbers.
+    It is the logarithm of a 0/1 mask, plus the numbers. Numbers and plus infinity are the negative.
     """
     is_number = tensor.isfinite()
+    if bool((is_number | (tensor == float("inf"))).all()):
+        negative = _with_infinity(-tensor)
+        return None if negative is None else scaled(negative, -1.0)
     if not bool((is_number | (tensor == float("-inf"))).all()):
         return None
     numbers = torch.where(is_number, tensor, 0.0)

@@ -12,14 +12,16 @@ from pcg.capture.aten.call import AtenCall, Unsupported
 from pcg.capture.aten.complexes import ENTRIES as COMPLEX
 from pcg.capture.aten.parts import Complex
 from pcg.capture.aten.random import Drawing, Normal, read_by
+from pcg.capture.aten.shapes import of_torch
 from pcg.capture.aten.table import DRAWING, KEPT, entry_of
 from pcg.capture.constants import constants
 from pcg.capture.export import examples, export
 from pcg.capture.fallback import by_its_function, draws
-from pcg.capture.frozen import check_changed, frozen_parameters
+from pcg.capture.frozen import frozen_parameters
 from pcg.capture.groups import check_samples, in_groups
 from pcg.capture.leaves import CapturedWeight, Leaves, named_tensors
 from pcg.capture.regions import STOPS, ancestors, place_of, with_history
+from pcg.capture.states import changed_buffers, new_states, told_of_lost
 from pcg.capture.statistics import NORMS, check_momentum, running_statistics
 from pcg.errors import InputError, OperatorError
 from pcg.graph.graph import Graph, Value
@@ -27,7 +29,7 @@ from pcg.graph.opaque import Opaque, opaque_nodes
 from pcg.lazy import torch
 from pcg.mixtures.blocks import told, without_loops
 from pcg.plan.check import check_graph
-from pcg.plan.naming import NamingFile
+from pcg.plan.naming import NamingFile, StateFile
 from pcg.plan.statistics import RunningFile, groups_of
 from pcg.plan.text import node_names
 
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Captured:
-    """The graph of a module, with the origin of each leaf. Its outputs are the module's."""
+    """The graph of a module, with the origin of each leaf. Its outputs are the module's, and then
+    the new values of its ``states``."""
 
     graph: Graph
     weights: tuple[CapturedWeight, ...]
@@ -61,12 +64,19 @@ class Captured:
     them (``pcg.capture.aten.random``). Those that no output needs are left out."""
     notes: tuple[str, ...] = ()
     """Notes for the user about the capture, one line each."""
+    states: tuple[StateFile, ...] = ()
+    """The buffers that every step changes. Their new values are the last outputs of the graph."""
 
     @property
     def naming(self) -> NamingFile:
         """The names of the graph's leaves in the module."""
         parameters = {w.leaf: w.record for w in self.weights}
-        return NamingFile(parameters=parameters, inputs=self.inputs, buffers=dict(self.buffers))
+        return NamingFile(
+            parameters=parameters,
+            inputs=self.inputs,
+            buffers=dict(self.buffers),
+            states=self.states,
+        )
 
     @property
     def opaque(self) -> tuple[str, ...]:
@@ -96,28 +106,30 @@ def capture(
     signature = program.graph_signature
     outputs = _outputs(program, where)
     fixed = constants(program, named_tensors(module), where)
-    live = ancestors(outputs, lambda node: node not in fixed, read_by)
-    frozen = frozen_parameters(module, program, outputs[0])
+    changed = changed_buffers(program)
+    new = [buffer.node for buffer in changed]
+    returned_live = ancestors(outputs, lambda node: node not in fixed, read_by)
+    live = returned_live | ancestors(new, lambda node: node not in fixed, read_by)
+    frozen = frozen_parameters(module, program, outputs[0], new)
     leaves = Leaves(module, signature, live, frozen, examples(program), where)
     trained = signature.inputs_to_parameters.keys() - {node.name for node in frozen}
     history = with_history(program.graph, trained)
     walk = _Walk(leaves, where, dict(fixed), history, norm_groups, _narrow_format(module))
-    for node in program.graph.nodes:
-        if node in live:
-            walk.visit(node)
-    graph = Graph(tuple(walk.value(node) for node in outputs))
+    walk.visit_all(program, returned_live)
+    states, lost = new_states(module, program, changed, walk, live)
+    graph = Graph((*map(walk.value, outputs), *(state.value for state in states)))
     for problem in check_graph(graph, training=True):
         raise InputError(where, str(problem))
     read = {node.leaf.name for node in graph.leaves}
     buffers = {name: origin for name, origin in leaves.buffers.items() if name in read}
-    check_changed(program, buffers.values(), where)
-    inputs_read = tuple(leaves.inputs.get(name) for name in signature.user_inputs)
-    groups = _norm_groups(graph, inputs_read, norm_groups, where)
+    fed = tuple(leaves.inputs.get(name) for name in signature.user_inputs)
+    groups = _norm_groups(graph, fed, norm_groups, where)
     name, normed = _naming(graph, walk), (node for node in program.graph.nodes if node in live)
     statistics = running_statistics(module, signature, normed, _given, name)
     drawn = tuple(name for name in walk.draws if name in read)
-    weights, notes = leaves.weights, (*map(told, blocks.items()), *checks)
-    return Captured(graph, weights, inputs_read, buffers, statistics, groups, drawn, notes)
+    records = tuple(state.record(len(outputs) + at) for at, state in enumerate(states))
+    notes = (*map(told, blocks.items()), *checks, *told_of_lost(lost, buffers.values(), where))
+    return Captured(graph, leaves.weights, fed, buffers, statistics, groups, drawn, notes, records)
 
 
 def _naming(graph: Graph, walk: _Walk) -> Callable[[fx.Node], str]:
@@ -172,6 +184,10 @@ class _Walk:
     """The format of the module, if it is a narrow one. A plan chooses the format of a module, so
     that a cast to the module's own format does not round."""
     draws: list[str] = field(default_factory=list[str])
+    aside: set[fx.Node] = field(default_factory=set["fx.Node"])
+    """The nodes that the loss does not need."""
+    _is_aside: bool = False
+    _detached: dict[fx.Node, Value] = field(default_factory=dict["fx.Node", Value])
 
     def value(self, node: fx.Node) -> Value:
         known = self.known[node]
@@ -179,8 +195,32 @@ class _Walk:
             raise InputError(self.where, f"{node.name}: expected one tensor")
         return known
 
+    def visit_all(self, program: ExportedProgram, live: set[fx.Node]) -> None:
+        """Convert the nodes in ``live``."""
+        for node in program.graph.nodes:
+            if node in live:
+                self.visit(node)
+
     def visit(self, node: fx.Node) -> None:
         self.known[node] = self._converted(node)
+
+    def visit_aside(self, node: fx.Node) -> None:
+        """Convert a node that the loss does not need. It has no gradients: what it reads of the
+        loss's operators is detached."""
+        self._is_aside = True
+        self.visit(node)
+        self._is_aside = False
+        self.aside.add(node)
+
+    def _read(self, node: fx.Node) -> Value:
+        """Return the value that a call reads."""
+        value = self.value(node)
+        if not self._is_aside or node in self.aside or node not in self.trains:
+            return value
+        if node not in self._detached:
+            kind = str(node.meta["val"].dtype).removeprefix("torch.")
+            self._detached[node] = of_torch("aten.detach.default(x0)", kind, (value, kind))
+        return self._detached[node]
 
     def _converted(self, node: fx.Node) -> Known:
         if node.op == "placeholder":
@@ -201,14 +241,14 @@ class _Walk:
             try:
                 return self._drawn(node, drawing)
             except Unsupported:
-                return by_its_function(node, self.value, place_of(node, self.where))
+                return by_its_function(node, self._read, place_of(node, self.where))
         entry = entry_of(str(node.target))
         if entry is not None:
             try:
                 return _checked(node, self._in_groups(entry(self._call(node))))
             except (Unsupported, OperatorError):
                 pass
-        return by_its_function(node, self.value, place_of(node, self.where))
+        return by_its_function(node, self._read, place_of(node, self.where))
 
     def _is_complex(self, node: fx.Node) -> bool:
         if any(isinstance(self.known.get(source), Complex) for source in node.all_input_nodes):
@@ -270,7 +310,7 @@ class _Walk:
         known = self.known[value]
         if isinstance(known, Complex):
             return known
-        return self.value(value) if known else None
+        return self._read(value) if known else None
 
 
 def _narrow_format(module: Module) -> str | None:

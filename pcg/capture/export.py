@@ -17,12 +17,15 @@ from pcg.capture.apart import returned, taken_apart
 from pcg.capture.empty import leave_out_empty
 from pcg.capture.regions import ancestors, open_regions, place_of
 from pcg.capture.running.attributes import restored
-from pcg.capture.running.autograd_functions import check_use
+from pcg.capture.running.autograd_functions import is_derivative
 from pcg.capture.running.checks import Checks
 from pcg.capture.running.compiling import questions
 from pcg.capture.running.known import known_constants
+from pcg.capture.running.lines import helper_lines
 from pcg.capture.running.refusals import refuse_hooks, refuse_kinds
 from pcg.capture.running.watch import watched
+from pcg.capture.selection.replace import without_selections
+from pcg.capture.states import changes_buffers
 from pcg.capture.unset import set_unset
 from pcg.errors import InputError, UnityError
 from pcg.lazy import torch
@@ -43,28 +46,37 @@ def export(
     module: Module, inputs: tuple[Any, ...], kept: Collection[str], where: str
 ) -> tuple[ExportedProgram, tuple[str, ...]]:
     """Return the module's program for these inputs, and notes for people, a line each. Operators in
-    ``kept`` are not decomposed.
+    ``kept`` are not decomposed. A module with autograd functions that are run straight through is
+    exported once more for these.
 
     If no call that the outputs depend on needs decomposition, the result is the program that torch
     exports first. In it, tensors that the outputs do not depend on may be changed in place
     (``pcg.capture.apart``). Where gradients are off, values are detached. Raises InputError with
     torch's first line if torch cannot export the module, and for code that changes gradients
-    without a trace in the program: hooks, and functions whose backward is not the derivative of
-    their forward.
+    without a trace in the program: hooks, and functions whose backward a graph cannot have.
     """
     refuse_kinds(module, where)
     refuse_hooks(module, where)
     checks = Checks()
-    with restored(module), watched(module, where) as watching:
-        program = _exported(module, inputs, kept, where, checks)
+    straight: set[Any] = set()
+    while True:
+        with restored(module), watched(module, where, straight) as watching, helper_lines():
+            program = _exported(module, inputs, kept, where, checks)
+        uses = [(use.function, use, place) for place, use in watching.uses]
+        others = {
+            function
+            for function, use, place in uses
+            if not is_derivative(use, place, is_straight=function in straight)
+        }
+        if others <= straight:
+            break
+        straight |= others
     _refuse_kinds(program, where)
     leave_out_empty(program)
     set_unset(program)
-    for place, use in watching.uses:
-        check_use(use, place)
     for name in program.graph_signature.parameters_to_mutate.values():
         raise InputError(where, f"forward changes parameter {name}, which only optimizers may do")
-    return program, checks.notes
+    return program, (*checks.notes, *watching.notes)
 
 
 def _exported(
@@ -76,7 +88,8 @@ def _exported(
         try:
             program = _first_program(module, inputs, checks)
             open_regions(program, where)
-            return taken_apart(program, kept)
+            without_selections(program, where)
+            return taken_apart(program, kept, changes=changes_buffers(program))
         except UnityError:
             raise
         except Exception as error:

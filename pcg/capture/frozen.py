@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pcg.capture.regions import STOPS, ancestors, is_real, place_of
-from pcg.errors import InputError
+from pcg.capture.regions import STOPS, ancestors, is_real
 
 if TYPE_CHECKING:
     from torch import fx
@@ -14,16 +13,19 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
-def frozen_parameters(module: Module, program: ExportedProgram, loss: fx.Node) -> set[fx.Node]:
+def frozen_parameters(
+    module: Module, program: ExportedProgram, loss: fx.Node, others: Iterable[fx.Node] = ()
+) -> set[fx.Node]:
     """Return the placeholders of parameters that never get a gradient, so that no optimizer of
     torch changes them. They do not require a gradient, or each path from them to the loss is
-    detached or goes through a value without a derivative, such as an index."""
+    detached or goes through a value without a derivative, such as an index. ``others`` are values
+    beside the loss that are computed too."""
     parameters = program.graph_signature.inputs_to_parameters
     tensors = dict(module.named_parameters(remove_duplicate=False))
     reached = {parameters[node.name] for node in _moved(loss) if node.name in parameters}
     trained = {id(tensors[name]) for name in reached if tensors[name].requires_grad}
     frozen: set[fx.Node] = set()
-    needed = ancestors([loss])
+    needed = ancestors([loss, *others])
     for node in program.graph.nodes:
         if node.name not in parameters:
             continue
@@ -36,15 +38,3 @@ def frozen_parameters(module: Module, program: ExportedProgram, loss: fx.Node) -
 def _moved(loss: fx.Node) -> set[fx.Node]:
     """Return the nodes from which a gradient of the loss can flow back."""
     return ancestors([loss], lambda node: is_real(node.meta["val"]) and str(node.target) != STOPS)
-
-
-def check_changed(program: ExportedProgram, read: Iterable[str], where: str) -> None:
-    """Raise InputError for a buffer that the loss reads and every step changes. The graph is the
-    same in all steps, so it cannot follow such a buffer."""
-    results = {node.name: node for node in program.graph.nodes}
-    changed = {name: made for made, name in program.graph_signature.buffers_to_mutate.items()}
-    for name in read:
-        if name in changed:
-            place = place_of(results[changed[name]], where)
-            problem = "is changed by every step and read by the loss, which no plan can follow"
-            raise InputError(place, f"buffer {name} {problem}")

@@ -13,6 +13,7 @@ from pcg.capture.aten.shapes import swapped
 from pcg.capture.id_ranges import places_below
 from pcg.capture.regions import place_of
 from pcg.capture.stacks import common_name, stacks, turns_matrices
+from pcg.capture.states import MOST
 from pcg.errors import InputError
 from pcg.graph.graph import Value, leaf
 from pcg.lazy import torch
@@ -86,6 +87,7 @@ class Leaves:
         self._where = where
         self._live = live
         self._examples = examples
+        self._changed = frozenset(signature.buffers_to_mutate.values())
         self._bounds = _bounds(live)
         self._shared = _shared(module)
         self._parameters = {name: first for first, names in self._shared.items() for name in names}
@@ -197,6 +199,8 @@ class Leaves:
             return 0, 2
         if tensor.is_floating_point():
             return 0, None
+        if self._buffer_of.get(node.name) in self._changed:
+            return 0, MOST
         example, places = self._examples.get(node.name), places_below(node, self._live)
         if example is None or example.is_meta or not example.numel():
             return 0, self._bounds.get(node, places or 2)

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pcg.capture.running.lines import FORWARD, is_of_user
 from pcg.errors import InputError
 from pcg.lazy import torch
 
@@ -30,14 +31,14 @@ OFF = "unity_gradients_off"
 """The key of the mark on a node that ran with gradients off."""
 VMAP = "torch._functorch.predispatch"
 """Torch's module of the calls that ``vmap`` leaves in a program."""
-PLACE = re.compile(r'File "([^"]+)", line (\d+)')
+PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def open_regions(program: ExportedProgram, where: str) -> None:
     """Inline the regions of a program, and detach what they compute. Changes the program.
 
-    Raises InputError, naming the line where torch knows it, for a region of autocast and for an
-    update in place that gradients would have to know of.
+    Raises InputError, naming the line where torch knows it, for an update in place that gradients
+    would have to know of. Regions of autocast are off, since a plan decides the number formats.
     """
     graph = program.graph
     for node in list(graph.nodes):
@@ -62,10 +63,17 @@ def _counts(node: fx.Node) -> bool:
 
 
 def place_of(node: fx.Node, where: str) -> str:
-    """Return the user's line that a node comes from, or ``where`` if torch does not know it."""
+    """Return the user's line that a node comes from, or ``where`` if torch does not know it.
+
+    For a line of a function that ``forward`` calls, the line of the call follows.
+    """
     places = PLACE.findall(node.meta.get("stack_trace") or "")
-    own = [(file, line) for file, line in places if "/torch/" not in file and file[0] != "<"]
-    return f"{own[-1][0]}: line {own[-1][1]}" if own else where
+    own = [(f"{file}: line {line}", name) for file, line, name in places if is_of_user(file)]
+    if not own:
+        return where
+    caller = next((place for place, name in reversed(own) if name == FORWARD), own[-1][0])
+    place = own[-1][0]
+    return place if place == caller else f"{place}, called at {caller}"
 
 
 def _region(node: fx.Node) -> str:
@@ -80,12 +88,7 @@ def _open(program: ExportedProgram, call: fx.Node, where: str, *, is_off: bool) 
         enabled, function, *operands = call.args
         is_off = not enabled
     else:
-        _device, _dtype, enabled, _cache, function, *operands = call.args
-        if enabled:
-            inner: Any = _inner(call, function)
-            first = next(n for n in inner.graph.nodes if n.op == "call_function")
-            problem = "computes under autocast, expected a module in one number format; unity.run"
-            raise InputError(place_of(first, where), f"{problem} has --precision")
+        _device, _dtype, _enabled, _cache, function, *operands = call.args
     graph = program.graph
     known: dict[fx.Node, Any] = {}
     pending = iter(operands)
@@ -129,7 +132,7 @@ def _attribute(graph: fx.Graph, node: fx.Node, inner: Any) -> fx.Node:
 def _replace(program: ExportedProgram, call: fx.Node, results: Any) -> None:
     """Replace all uses of a call's results by the given values, and erase the call."""
     if not isinstance(results, (list, tuple)):
-        _hand_on(program, call, results)
+        hand_on(program, call, results)
         return
     for user in list(call.users):
         if user.target is not operator.getitem:
@@ -138,11 +141,11 @@ def _replace(program: ExportedProgram, call: fx.Node, results: Any) -> None:
                 f"{user}: reads all results of a gradient region at once, expected one of them",
             )
         at: Any = user.args[1]
-        _hand_on(program, user, results[at])
+        hand_on(program, user, results[at])
     program.graph.erase_node(call)
 
 
-def _hand_on(program: ExportedProgram, old: fx.Node, new: fx.Node) -> None:
+def hand_on(program: ExportedProgram, old: fx.Node, new: fx.Node) -> None:
     """Replace all uses of a value by another, and rename it in the program's signature."""
     graph = program.graph
     is_returned = any(user.op == "output" for user in old.users)
@@ -216,7 +219,7 @@ def _check_changes(node: fx.Node, live: set[fx.Node], where: str) -> None:
     """Raise InputError for an update in place that the value's history would have to include."""
     for changed in changed_by(node):
         root, is_cut = changed, bool(node.meta.get(OFF))
-        while _is_view(root):
+        while is_view(root):
             is_cut = is_cut or str(root.target) == STOPS
             root = root.all_input_nodes[0]
         if is_cut and root in live and not root.meta.get(OFF):
@@ -248,7 +251,7 @@ def _nodes(values: Any) -> Iterator[fx.Node]:
             yield from _nodes(value)
 
 
-def _is_view(node: fx.Node) -> bool:
+def is_view(node: fx.Node) -> bool:
     """Whether a node's value shares the memory of its first operand."""
     if node.op != "call_function" or not node.all_input_nodes:
         return False

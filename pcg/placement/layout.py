@@ -37,8 +37,7 @@ _MOST_LAYOUTS = 65536
 """The most layouts that are cached."""
 
 
-@dataclass(frozen=True, order=True)
-class Piece:
+class Piece(NamedTuple):
     """Block ``block`` of partial ``partial``."""
 
     partial: int

@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pcg.placement.holders import Holders, Places, holders_of
 from pcg.placement.layout import Cells, Layout, Piece
 from pcg.placement.region import Region, elements, intersection
 
@@ -59,7 +60,8 @@ Some sets of messages are an all_to_all (``Transfer.swaps``)."""
 MOST_PAIRS = 1 << 20
 """The most pairs of a target's piece and a source's piece whose flows are listed at once."""
 
-Places = NDArray[np.int64]
+FEW_PAIRS = 1 << 12
+"""The most such pairs that are all compared. Of more, those that share elements are listed."""
 
 Groups = tuple[tuple[int, ...], ...]
 """Groups of devices that communicate. No device is in two of them."""
@@ -93,36 +95,32 @@ class Transfer:
     def flows_in_parts(self) -> Iterator[Flows]:
         """The same in several parts, which take little memory. ``wanted`` counts the target's
         pieces within a part."""
-        cells, most = self.target.cells, self.group * len(np.unique(self.source.cells.numbers))
+        cells, most = self.target.cells, self.group * len(holders_of(self.source).numbers)
         count = -(-len(cells.devices) * most // MOST_PAIRS)
+        if count == 1:
+            return self._flows([cells])
         parts = (np.array_split(field, count) for field in cells)
         return self._flows(Cells(*fields) for fields in zip(*parts, strict=True))
 
     def _flows(self, parts: Iterable[Cells]) -> Iterator[Flows]:
         """Yield the messages for each part of the target's pieces."""
-        pieces = self.source.cells
-        numbers, first, which = np.unique(pieces.numbers, return_index=True, return_inverse=True)
-        # The holders of each piece, ascending. To spread the load, target number n asks holder
-        # number n, modulo the number of holders.
-        order = np.lexsort((pieces.devices, which))
-        counts = np.bincount(which, minlength=len(numbers))
-        starts = np.cumsum(counts) - counts
-        held = np.full(1 + max(pieces.devices.max(), self.target.cells.devices.max()), -1)
-        held[pieces.devices] = which
+        holders = holders_of(self.source)
         for wanted in parts:
-            number, piece, shared = self._shared(wanted, numbers)
+            pairs = len(wanted.devices) * len(holders.numbers)
+            shared_by = self._shared_of_few if pairs <= FEW_PAIRS else self._shared
+            number, piece, shared = shared_by(wanted, holders)
             targets = wanted.devices[number]
-            chosen = pieces.devices[order][starts[piece] + targets % counts[piece]]
-            sources = np.where(held[targets] == piece, targets, chosen)
-            yield Flows(sources, targets, shared, number, first[piece])
+            held = holders.held[np.minimum(targets, len(holders.held) - 1)]
+            sources = np.where(held == piece, targets, holders.asked(piece, targets))
+            yield Flows(sources, targets, shared, number, holders.first[piece])
 
-    def _shared(self, wanted: Cells, numbers: Places) -> tuple[Places, Places, Places]:
+    def _shared(self, wanted: Cells, holders: Holders) -> tuple[Places, Places, Places]:
         """Return the pairs of a wanted piece and a piece of the source that share elements, the
         latter by position in ``numbers``, and the number of shared elements: three arrays [pairs].
 
         Each partial of a sum is a pair. Pairs are ordered by wanted piece, then by the source's.
         """
-        source = self.source.without_halos.type
+        source, numbers = self.source.without_halos.type, holders.numbers
         first, last = self.target.bounds(wanted.blocks)
         length = np.array(source.block, np.int64)
         # The blocks along a dimension that share elements with a piece are consecutive.
@@ -146,6 +144,16 @@ class Transfer:
         piece = np.searchsorted(numbers, number).clip(max=len(numbers) - 1)
         is_held = numbers[piece] == number
         return wanted_number[is_held], piece[is_held], shared[is_held]
+
+    def _shared_of_few(self, wanted: Cells, holders: Holders) -> tuple[Places, Places, Places]:
+        """The same as ``_shared``, by a comparison of every wanted piece with every piece of the
+        source. That is faster for few pieces."""
+        first, last = self.target.bounds(wanted.blocks)
+        size = np.minimum(last[:, None], holders.stops) - np.maximum(first[:, None], holders.starts)
+        shared = size.clip(min=0).prod(axis=2)
+        shared[holders.partials // self.group != wanted.partials[:, None]] = 0
+        number, piece = shared.nonzero()
+        return number, piece, shared[number, piece]
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:

@@ -79,8 +79,19 @@ def swapped_last(shape: Sequence[int]) -> tuple[int, ...]:
     return (*shape[:-2], *shape[-2:][::-1])
 
 
-class NamingFile(FileModel):
+class StateFile(FileModel):
+    """A buffer of the module that every step changes."""
+
+    names: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]
+    """Its names in the module, several for a buffer that is used in several places."""
+    output: Annotated[int, Field(ge=1)]
+    """The number of the graph's output that is its new value."""
+
+
+class NamingFile(GrownFileModel):
     """The names of leaves in the module. A leaf without an entry has its name in the graph."""
+
+    ADDED = frozenset({"states"})
 
     parameters: dict[Name, ParameterFile] = Field(default_factory=dict[str, ParameterFile])
     """Parameters by the name of the weight."""
@@ -89,12 +100,18 @@ class NamingFile(FileModel):
     buffers: dict[Name, Name] = Field(default_factory=dict[str, str])
     """By input, the buffer or constant of the module that feeds it."""
 
+    states: Annotated[tuple[StateFile, ...], Field(strict=False)] = ()
+    """The buffers that every step changes."""
+
     def parameter(self, weight: str) -> ParameterFile:
         """Return the parameter of a weight."""
         return self.parameters.get(weight) or ParameterFile(names=(weight,))
 
     def problems(self, model: Graph) -> Iterator[tuple[str, str]]:
-        """Yield the problems of this record for a graph, each with the weight's name."""
+        """Yield the problems of this record for a graph, each with the entry's name."""
+        for number, state in enumerate(self.states):
+            if state.output >= len(model.outputs):
+                yield f"states[{number}]", f"the graph has no output {state.output}"
         for leaf in (node.leaf for node in model.leaves):
             known = self.parameters.get(leaf.name)
             if known is None or not known.stacked:

@@ -200,7 +200,10 @@ def plan_of(content: PlanFile, where: str) -> Plan:
     groups = _norm_groups(content, model, where)
     naming = content.naming or NamingFile()
     for name, problem in naming.problems(model):
-        raise InputError(f"{where}: naming.parameters.{name}", problem)
+        entry = name if name.startswith("states[") else f"parameters.{name}"
+        raise InputError(f"{where}: naming.{entry}", problem)
+    if naming.states and pipeline:
+        raise InputError(f"{where}: naming.states", "a pipeline cannot change buffers")
     statistics = content.statistics or ()
     for number, problem in problems(statistics, model, graph, groups):
         raise InputError(f"{where}: statistics[{number}]", problem)

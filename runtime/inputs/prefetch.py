@@ -2,7 +2,7 @@
 
 Only this thread uses the dataset, in the order of batches, so that a dataset need not be
 thread-safe. An error is raised when its batch is requested. A batch that will not be requested is
-not read.
+not read. The thread ends with its prefetcher, so that a process may train many plans.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Event, Thread
+from weakref import finalize
 
 import torch
 from torch import Tensor
@@ -30,6 +31,32 @@ class _Batch:
     error: BaseException | None = None
 
 
+@dataclass(frozen=True)
+class _Reader:
+    """The thread's work. It does not refer to the prefetcher, which the thread would keep alive."""
+
+    source: InputSource
+    blocks: dict[LeafRegion, Leaf]
+    dtype: torch.dtype
+    device: torch.device
+
+    def serve(self, orders: SimpleQueue[_Batch | None]) -> None:
+        """Read batches in the order in which they are requested, until None comes."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        while (batch := orders.get()) is not None:
+            try:
+                for key, leaf in self.blocks.items():
+                    batch.pieces[key] = self._read(leaf, key.region, batch.number)
+            except BaseException as error:
+                batch.error = error
+            batch.ready.set()
+
+    def _read(self, leaf: Leaf, region: Region, number: int) -> Tensor:
+        piece = self.source.piece(leaf, region, number).to(self.dtype)
+        return piece.pin_memory() if self.device.type == "cuda" else piece
+
+
 class Prefetcher:
     """A source that reads the next batch while the last one is used. ``blocks``: the blocks that
     this rank reads of each batch. ``dtype``: the number format to which they are converted.
@@ -42,10 +69,10 @@ class Prefetcher:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self._source, self._dtype, self._device = source, dtype, device
-        self._blocks = {LeafRegion(leaf.name, region): leaf for leaf, region in blocks}
+        wanted = {LeafRegion(leaf.name, region): leaf for leaf, region in blocks}
+        self._source, self._reader = source, _Reader(source, wanted, dtype, device)
         self._batches: dict[int, _Batch] = {}
-        self._orders: SimpleQueue[_Batch] = SimpleQueue()
+        self._orders: SimpleQueue[_Batch | None] = SimpleQueue()
         self._thread: Thread | None = None
         self.end: int | None = None
         """The number of the first batch that will not be requested. None if unknown; then nothing
@@ -94,23 +121,8 @@ class Prefetcher:
         batch = self._batches[number] = _Batch(number)
         if self._thread is None:
             # A daemon: if the dataset hangs, the process can end nevertheless.
-            self._thread = Thread(target=self._serve, daemon=True)
+            self._thread = Thread(target=self._reader.serve, args=(self._orders,), daemon=True)
             self._thread.start()
+            finalize(self, self._orders.put, None)
         self._orders.put(batch)
         return batch
-
-    def _serve(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)
-        while True:
-            batch = self._orders.get()
-            try:
-                for key, leaf in self._blocks.items():
-                    batch.pieces[key] = self._read(leaf, key.region, batch.number)
-            except BaseException as error:
-                batch.error = error
-            batch.ready.set()
-
-    def _read(self, leaf: Leaf, region: Region, number: int) -> Tensor:
-        piece = self._source.piece(leaf, region, number).to(self._dtype)
-        return piece.pin_memory() if self._device.type == "cuda" else piece

@@ -28,8 +28,12 @@ from runtime.train.initial import Initial, loaded
 from runtime.train.training import is_delayed
 from runtime.world.collectives import World
 
-FORMATS: Mapping[torch.dtype, Precision] = {torch.float32: "fp32", torch.float64: "fp64"}
-"""The formats in which weights may be stored. Narrower formats are for computing, by autocast."""
+FORMATS: Mapping[torch.dtype, Precision] = {
+    **dict.fromkeys((torch.float32, torch.bfloat16, torch.float16), "fp32"),
+    torch.float64: "fp64",
+}
+"""The formats of a module's parameters, with those in which weights are stored. Weights of a module
+in a narrow format are stored in float32, since plans count and update them so."""
 
 
 @dataclass
@@ -86,9 +90,10 @@ class RankEngine:
             self.executor.running.fill(initial.statistics())
         self._everyone = tuple(range(world.size))
         world.prepare((self._everyone,))
-        self.seed = seed
-        self.number = 0
-        """The number of forward passes so far."""
+        self.seed, self.number = seed, 0
+        """``number``: that of the forward passes so far."""
+        self.states: dict[str, Tensor] = {}
+        """The new values of buffers that the last forward pass has changed, by name."""
         self.changes = 0
         """How often ``load`` was called."""
 
@@ -117,9 +122,9 @@ class RankEngine:
     @property
     def depends_on_training(self) -> bool:
         """Whether the module in evaluation mode computes something else than the plan: whether it
-        has random numbers or batch norms."""
+        has random numbers or batch norms, or changes buffers."""
         drawn = any(node.leaf.name.startswith(DRAWN) for node in self.plan.model.leaves)
-        return drawn or bool(self.plan.statistics)
+        return drawn or bool(self.plan.statistics) or bool(self.naming.states)
 
     def check_filled(self) -> None:
         """Raise InputError if the weights have no values yet."""
@@ -131,7 +136,7 @@ class RankEngine:
         self, inputs: Mapping[str, Tensor], *, trains: bool, keeps: bool
     ) -> tuple[PendingBatch, PendingLoss]:
         """Run the forward pass of a batch. Return the batch for ``backward``, and the loss.
-        ``keeps``: whether to update the running statistics."""
+        ``keeps``: whether to update the running statistics and the buffers that steps change."""
         self.check_filled()
         number = self.number
         self.world.step, self.world.doing = number + 1, "computing"
@@ -142,6 +147,7 @@ class RankEngine:
         if keeps:
             with torch.no_grad():
                 self.executor.keep_statistics()
+                self._keep_states()
         total = torch.zeros(1, dtype=torch.float64, device=self.world.device)
         if batch.loss is not None:
             total += batch.loss
@@ -199,6 +205,20 @@ class RankEngine:
             if piece.leaf == leaf:
                 kept.copy_(value[as_slices(piece.region)])
 
+    def _keep_states(self) -> None:
+        """Replace the buffers that every step changes by their new values."""
+        for state in self.naming.states:
+            slot = self.lowering.schedule.outputs[state.output]
+            exchange = self.lowering.collect(slot, 0, self.world.rank)
+            shape = slot.layout.type.shape
+            value = self._to_all(self.executor.collect(exchange, shape), shape)
+            for name in state.names:
+                self.states[name] = value
+            for piece in self.fed.kept:
+                if self.naming.buffers[piece.leaf] in state.names:
+                    # Not in place, since a backward pass may still read the old value.
+                    self.fed.kept[piece] = value[as_slices(piece.region)].clone()
+
     def _copy(self, target: Tensor, value: Tensor, weight: Weight) -> None:
         target.copy_(value[as_slices(weight.region)])
 
@@ -214,6 +234,8 @@ class RankEngine:
         else:
             assert value is not None, "rank 0 collects"
             flat = value.contiguous().reshape(-1)
+        if world.size == 1:
+            return flat.clone().view(tuple(shape))
         below = [r for r in (2 * world.rank + 1, 2 * world.rank + 2) if r < world.size]
         if below:
             world.exchange(dict.fromkeys(below, flat), {}, dtype)
@@ -315,8 +337,8 @@ def _views(plan: Plan) -> str:
 
 
 def _precision(plan: Plan, tensors: Sequence[Tensor | None]) -> Precision:
-    """The plan's precision if parameters are in float32, fp64 if they are in float64. Raises
-    InputError for any other format, or several."""
+    """The plan's precision if parameters are in float32 or a narrower format, fp64 if they are in
+    float64. Raises InputError for any other format, or several."""
     formats = {tensor.dtype for tensor in tensors if tensor is not None}
     asked = plan.training.precision
     if not formats:
@@ -324,5 +346,5 @@ def _precision(plan: Plan, tensors: Sequence[Tensor | None]) -> Precision:
     if len(formats) == 1 and (stored := FORMATS.get(next(iter(formats)))) is not None:
         return stored if "fp64" in (stored, asked) else asked
     words = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in formats))
-    expected = "expected all in float32 or all in float64: the plan's precision is for computing"
+    expected = "expected all in one format: the plan's precision is for computing"
     raise InputError(f"model {plan.model_name}", f"its parameters are {words}, {expected}")

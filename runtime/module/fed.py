@@ -30,7 +30,7 @@ class PassedInputs:
     """The inputs of the graph that the loop passes, by name."""
     read: tuple[LeafRegion, ...]
     """The regions of these inputs that this rank reads."""
-    kept: Mapping[LeafRegion, Tensor]
+    kept: dict[LeafRegion, Tensor]
     """The blocks of frozen parameters and buffers that this rank reads."""
     drawn: Synthetic
     """The source of random inputs, such as dropout masks."""

@@ -21,6 +21,10 @@ from pcg.errors import InputError
 from runtime.module.engine import RankEngine
 from runtime.module.twin import twin, without_elements
 from runtime.module.whole import whole_tensors
+from runtime.train.initial import tensors_of
+
+NARROW = (torch.bfloat16, torch.float16)
+"""The formats of a module whose weights are kept in a wider one."""
 
 
 class OriginalModule:
@@ -90,9 +94,13 @@ class OriginalModule:
         assert self._whole is not None, "all ranks have gathered"
         device, moved = self._engine.world.device, dict[int, Tensor]()
         state = {**kept, **self._whole[1]}
-        for tensor in state.values():
+        assert self.module is not None, "the caller has checked"
+        own = tensors_of(self.module)
+        for name, tensor in state.items():
             if id(tensor) not in moved:
-                moved[id(tensor)] = tensor.to(device)
+                # Weights of a module in a narrow format are kept in float32.
+                is_narrow = name in own and own[name].dtype in NARROW
+                moved[id(tensor)] = tensor.to(device, own[name].dtype if is_narrow else None)
         return {name: moved[id(tensor)] for name, tensor in state.items()}
 
 

@@ -81,7 +81,9 @@ class ParallelModule(Module):
         engine = RankEngine(lowering, tensors, world, seed)
         trained = {n for leaf in engine.leaves for n in engine.naming.parameter(leaf).in_module}
         running = {n for group in engine.executor.running.names.values() for n in group}
-        kept = {n: tensors[n].detach() for n in names if n not in trained | running}
+        states = {n for state in engine.naming.states for n in state.names}
+        own = dict.fromkeys((*names, *sorted(states)))
+        kept = {n: tensors[n].detach() for n in own if n not in trained | running}
         self._own = _State(
             engine,
             ForwardSignature.of(model),
@@ -108,6 +110,9 @@ class ParallelModule(Module):
         parameters = [place.parameter for place in self._own.places]
         trains = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
         batch, total = engine.forward(inputs, trains=trains, keeps=self.training)
+        kept = self._own.kept
+        kept |= {name: value.to(kept[name].dtype) for name, value in engine.states.items()}
+        engine.states.clear()
         if trains:
             self._own.itself.forget()
             loss = _Step.apply(self._own, batch, total, *parameters)

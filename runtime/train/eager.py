@@ -138,7 +138,8 @@ def _compare_on(
     }
     parameters, arguments = [*chosen.parameters.values(), *unused.values()], chosen.of(inputs)
     try:
-        expected, of_module = _of_module(module, arguments, parameters, chosen.drawn)
+        names = [state.names[0] for state in captured.states]
+        expected, of_module = _of_module(module, arguments, parameters, chosen.drawn, names)
     except Exception as error:
         problem = f"on {chosen.kind} inputs it raises {type(error).__name__}: {error}"
         return ModuleAgreement(reason=one_line(problem))
@@ -152,24 +153,30 @@ def _compare_on(
 
 
 def _of_module(
-    module: Module, inputs: Any, parameters: Sequence[Tensor], normals: Sequence[Tensor]
+    module: Module,
+    inputs: Any,
+    parameters: Sequence[Tensor],
+    normals: Sequence[Tensor],
+    states: Sequence[str],
 ) -> tuple[list[Tensor], Sequence[Tensor]]:
-    """The outputs of a module, and the gradients of its loss by ``parameters``. ``normals``: the
-    normal random numbers that take the place of the module's own."""
+    """The outputs of a module with the new values of the buffers ``states``, and the gradients of
+    its loss by ``parameters``. ``normals``: the normal random numbers that take the place of the
+    module's own. Buffers are as before afterwards."""
 
     def run(numbers: Sequence[Tensor | None]) -> tuple[list[Tensor], Sequence[Tensor]]:
-        with _in_double(), Replay(numbers) as draws:
+        with _in_double(), same_buffers(module), Replay(numbers) as draws:
             outputs = _flat(module(*_copied(inputs)))
             draws.check()
             # Within the replay, which refuses numbers drawn again in the backward pass.
             found = gradients(outputs[0], parameters)
+            outputs += [module.get_buffer(name).detach().clone() for name in states]
         return outputs, [grad.to_dense() if grad.is_sparse else grad for grad in found]
 
     try:
         return run(normals)
     except OtherDraws:
         # The module may draw numbers that no output needs. The captured program has dropped those.
-        with _in_double(), Replay(None) as draws:
+        with _in_double(), same_buffers(module), Replay(None) as draws:
             module(*_copied(inputs))
         numbers = aligned(normals, draws.shapes)
         if numbers is None:
@@ -182,6 +189,24 @@ def _in_double() -> Generator[None]:
     """What a module runs in, to be compared."""
     with in_float64(), without_checkpoints(), grouped_in_double():
         yield
+
+
+@contextmanager
+def same_buffers(module: Module) -> Generator[None]:
+    """Give the buffers of a module their values again after a block, also those that it has
+    replaced."""
+    before = [
+        (part, name, buffer, buffer.clone())
+        for part in module.modules()
+        for name, buffer in part.named_buffers(recurse=False)
+    ]
+    try:
+        yield
+    finally:
+        for part, name, buffer, value in before:
+            with torch.no_grad():
+                buffer.data = value
+            setattr(part, name, buffer)
 
 
 def _copied(inputs: Any) -> Any:
@@ -216,7 +241,9 @@ def _agreement(
 ) -> ModuleAgreement:
     """Compare outputs (``expected`` are the module's) and gradients (``of_module``). Raises
     InputError if they differ."""
-    outputs = [f"output {number}" for number in range(len(expected))]
+    states = [f"buffer {state.names[0]}" for state in captured.states]
+    count = len(expected) - len(states)
+    outputs = [*(f"output {number}" for number in range(count)), *states]
     if (what := _not_finite(["loss", *outputs[1:]], expected)) is not None:
         return ModuleAgreement(reason=f"its {what} of random inputs is not finite")
     worst = 0.0

@@ -28,7 +28,7 @@ class ComparisonInputs:
             leaf: record.weight(state).detach().requires_grad_() for leaf, record in records.items()
         }
         self.leaves |= {
-            leaf: state[name].detach().double() for leaf, name in captured.buffers.items()
+            leaf: state[name].detach().double().clone() for leaf, name in captured.buffers.items()
         }
         by_name = {n.leaf.name: n.leaf for n in captured.graph.leaves}
         leaves = [by_name[name] for name in captured.draws]

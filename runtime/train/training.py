@@ -9,7 +9,7 @@ from functools import partial
 
 from torch import Tensor
 
-from pcg.errors import one_line
+from pcg.errors import InputError, one_line
 from pcg.plan.plan import Plan
 from runtime.checkpoints import checkpoint
 from runtime.checkpoints.checkpoint import Checkpoint, CheckpointError, Manifest, ScaleRecord
@@ -70,6 +70,9 @@ class TrainingRun:
             world,
             frozenset(weight.register for weight in trained if self._writes(weight)),
         )
+        if states := self._lowering.plan.naming.states:
+            problem = f"every step changes buffer {states[0].names[0]}, which this loop does not"
+            raise InputError("plan", f"{problem}, expected a loop of yours by unity.parallelize")
         self._finite = FiniteWatch(world, self._named, executor.bad_inputs)
 
     @property

@@ -115,7 +115,7 @@ class HandPlanner:
         cost, before = self._cost(self.machine), Derivation.start(graph)
         if self.degrees.tensor > 1:
             graph, before = opened_ends(graph, self.library.concrete(graph))
-        chooser = Chooser.on(cost, Cuts(self.library.concrete(graph)))
+        chooser = Chooser.on(cost, Cuts.of_rules(self.library.concrete(graph)))
         allowed = by_hand(
             graph,
             chooser.spaces.of,
@@ -136,7 +136,7 @@ class HandPlanner:
         """The plan that takes micro-batches through stages, or through all devices."""
         degrees, size = self.degrees, self.machine.devices // self.degrees.pipeline
         source = streams(graph, self.library)
-        cuts = Cuts(self.library.concrete(source.graph))
+        cuts = Cuts.of_rules(self.library.concrete(source.graph))
         cost = self._cost(self.machine.with_devices(size))
         batches = MicroBatches(source, cost, cuts, degrees.micro_batches)
         mesh = Mesh(cost.machine)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pcg.device import Device
 from pcg.graph.graph import Node, Signature
-from pcg.machine import Link, Machine
+from pcg.machine import Machine
 from pcg.memo import Memo, remembered
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
@@ -33,6 +33,7 @@ from pcg.readings.late import has_separate_gradients
 from pcg.readings.work import work
 from search.cost.collectives import Lines, all_reduce, bucketed, ring, seconds
 from search.cost.efficiency import Speed, standard
+from search.cost.messages import Messages
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +115,7 @@ class CostModel:
         """Bytes of an element of operators' results and of tensors that are moved."""
         self.itemsizes = training.formats.narrow, training.formats.wide
         self.speed: Speed = standard() if speed is None else speed
+        self._messages = Messages(machine, self.itemsize)
         self._tasks = Memo[tuple[Signature, frozenset[int], KernelUse, int], tuple[float, float]]()
         self._streams = Memo[tuple[int, int, WorkKind], float]()
         self._computations = Memo[_OnDevices, tuple[Duration, Duration]]()
@@ -273,11 +275,9 @@ class CostModel:
             case "local":
                 return self._copies(transfer)
             case "messages":
-                return self._messages(transfer)
-
-    @remembered
-    def _link(self, devices: tuple[int, ...]) -> Link:
-        return self.machine.group_link(devices)
+                busy = self._messages.busy(transfer)
+                devices = tuple(np.flatnonzero(busy).tolist())
+                return _duration([devices], [float(busy.max())])
 
     @remembered
     def _lines(self, group: tuple[int, ...]) -> tuple[Lines, Lines]:
@@ -301,34 +301,6 @@ class CostModel:
         moved = np.bincount(which, 2 * flows.elements * self.itemsize)
         seconds = [self._streamed(*item) for item in zip(devices.tolist(), moved, strict=True)]
         return _duration([(device,) for device in devices.tolist()], seconds)
-
-    def _messages(self, transfer: Transfer) -> Duration:
-        """All senders and receivers start together, and the busiest device ends last.
-
-        A device sends its messages over the links of each level one after the other, and receives
-        at the same time. As in a ring, each message adds the latency of its link.
-        """
-        devices = self.machine.devices
-        ways: dict[int, tuple[Link, NDArray[np.float64]]] = {}
-        for flows in transfer.flows_in_parts:
-            crossing = flows.sources != flows.targets
-            # All elements that go from one device to another are one message.
-            ends = flows.sources[crossing] * devices + flows.targets[crossing]
-            ends, which = np.unique(ends, return_inverse=True)
-            pairs = np.stack(np.divmod(ends, devices), axis=1)
-            volume = np.bincount(which, flows.elements[crossing] * self.itemsize)
-            levels = self.machine.meeting_levels(pairs[:, 0], pairs[:, 1])
-            for level in np.unique(levels).tolist():
-                there = levels == level
-                if level not in ways:
-                    link = self._link(tuple(sorted(pairs[there.argmax()].tolist())))
-                    ways[level] = link, np.zeros((2, devices))
-                link, way = ways[level]
-                for spent, own in zip(way, pairs[there].T, strict=True):
-                    spent += np.bincount(own, minlength=devices) * link.latency
-                    spent += np.bincount(own, volume[there], devices) / link.bandwidth
-        busy = sum((way.max(axis=0) for _, way in ways.values()), np.zeros(devices))
-        return _duration([tuple(np.flatnonzero(busy).tolist())], [float(busy.max())])
 
     @remembered
     def gradient_exchange(self, home: Layout) -> GradientExchange:

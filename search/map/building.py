@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.view import MachineView
@@ -14,12 +15,12 @@ from search.cost.derivation import Derivation, Scribe
 from search.map.choose.choosing import Choice
 from search.map.choose.spaces import Spaces
 from search.map.rules.cuts import applied
-from search.map.rules.cutting import CutNode, Cutting, in_order
+from search.map.rules.cutting import CutNode, Cutting, PlacedAxes, in_order
 from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
 from search.map.rules.templates import CutTemplates
 from search.map.space.axes import Strategy
 from search.map.space.mapping import OperatorMapping, mapping_of
-from search.map.space.strategies import IDLE, REPLICATE, Space, mapped_view, passes
+from search.map.space.strategies import IDLE, REPLICATE, Space, passes
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,13 @@ class Builder:
                 continue
             mapping = self.mapping(choice, node)
             inputs = [new[value] for value in node.inputs]
-            cut = partial(self._cut_on, node, mapping)
-            kind = self.spaces.kind(node), mapping
-            outer, inner, view = templates.cut(kind, node, inputs, cut, scribe=scribe)
-            views[inner] = view
+            cut = partial(self._cut_on, node, mapping.cuts)
+            kind = self.spaces.kind(node), mapping.cuts
+            outer, inner, placed = templates.cut(kind, node, inputs, cut, scribe=scribe)
+            views[inner] = placed.view(mapping)
             new.update(zip(node.outputs, outer, strict=True))
-        placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
-        return self._sharded(placed, choice, scribe)
+        graph = Graph(tuple(new[value] for value in choice.graph.outputs))
+        return self._sharded(PlacedGraph(graph, views), choice, scribe)
 
     def _sharded(self, placed: PlacedGraph, choice: Choice, scribe: Scribe | None) -> PlacedGraph:
         """Return the cut graph, with its weights fully sharded if the choice says so."""
@@ -91,32 +92,35 @@ class Builder:
         start = choice.starts.get(node, 0)
         return mapping_of(choice.strategies[node], start, mesh.primes, mesh.strides)
 
-    def _cut_on(self, whole: Node, mapping: OperatorMapping, node: Node) -> CutNode:
-        return self.cut_mapped(whole, node, mapping)
+    def _cut_on(self, whole: Node, cuts: Sequence[tuple[int, int]], node: Node) -> CutNode:
+        return self.cut_along(whole, node, cuts)
 
-    def cut_node(self, whole: Node, node: Node, strategy: Strategy, start: int = 0) -> CutNode:
-        """Cut an operator by one of its strategies, on the devices from ``start`` on. ``whole``:
-        the operator in the whole graph; ``node``: the same operator, reading operands that are
-        cut."""
+    def cut_node(self, whole: Node, node: Node, strategy: Strategy) -> CutNode:
+        """Cut an operator by one of its strategies. ``whole``: the operator in the whole graph;
+        ``node``: the same operator, reading operands that are cut."""
         mesh = self.spaces.mesh
-        return self.cut_mapped(whole, node, mapping_of(strategy, start, mesh.primes, mesh.strides))
+        mapping = mapping_of(strategy, 0, mesh.primes, mesh.strides)
+        return self.cut_along(whole, node, mapping.cuts)
 
-    def cut_mapped(self, whole: Node, node: Node, mapping: OperatorMapping) -> CutNode:
-        """Cut an operator as a mapping says. ``whole`` and ``node``: as in ``cut_node``."""
-        space, cuts = self.spaces.of(whole), self.spaces.cuts
-        rules = cuts.of(whole)
+    def cut_along(self, whole: Node, node: Node, cuts: Sequence[tuple[int, int]]) -> CutNode:
+        """Cut an operator along axes of its space. ``cuts``: the place and degree of each axis,
+        slowest first; ``whole`` and ``node``: as in ``cut_node``."""
+        space, every = self.spaces.of(whole), self.spaces.cuts
+        rules = every.of(whole)
         cutting = Cutting(list(node.outputs), node)
-        axes = mapping.axes
-        for place in in_order(space, mapping.places):
-            axis, degree = space.axes[place], mapping.degree(place)
+        copied: set[int] = set()
+        for place in in_order(space, [place for place, _ in cuts]):
+            axis = space.axes[place]
+            degree = prod(degree for other, degree in cuts if other == place)
             if not passes(axis):
                 cutting.apply(applied(rules[axis.name], cutting.inner, degree))
                 continue
             carriers = [i for i, at in enumerate(axis.operands) if at is not None]
-            if not cutting.let_pass(cuts, carriers, degree):
-                axes = tuple(a._replace(place=REPLICATE) if a.place == place else a for a in axes)
-        places = _places(cutting.inner, space, [a.place for a in axes])
-        return cutting.done(mapped_view(OperatorMapping(mapping.start, axes), places))
+            if not cutting.let_pass(every, carriers, degree):
+                copied.add(place)
+        left = [REPLICATE if place in copied else place for place, _ in cuts]
+        places = tuple(_places(cutting.inner, space, left))
+        return cutting.done(PlacedAxes(frozenset(copied), places))
 
 
 def _places(node: Node, space: Space, cut: Sequence[int]) -> list[int]:

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.in_parts import TransferParts
@@ -32,6 +31,7 @@ from search.map.rules.cutting import CutNode, CutStep
 from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
 from search.map.rules.templates import CutTemplates, behind_reductions
 from search.map.space.axes import Strategy
+from search.map.space.mapping import mapping_of
 from search.pipeline.crossing import Crossings, parted
 from search.pipeline.micro import GroupStrategies, MicroBatches
 
@@ -139,11 +139,12 @@ class _Builder:
         ``scribe``: if given, writes the derivation down."""
 
         def cut(made: Node) -> CutNode:
-            return _Slicing(self.batches, self._cutter).cut(node, made, strategy, 0, ways)
+            return _Slicing(self.batches, self._cutter).cut(node, made, strategy, ways)
 
         kind = self.batches.spaces.kind(node), strategy, ways
-        outer, inner, view = self._templates.cut(kind, node, inputs, cut, _behind, scribe)
-        return outer, inner, _from(view, view.start + first)
+        outer, inner, placed = self._templates.cut(kind, node, inputs, cut, _behind, scribe)
+        mesh = self.batches.spaces.mesh
+        return outer, inner, placed.view(mapping_of(strategy, first, mesh.primes, mesh.strides))
 
     def _ways(
         self, node: Node, inputs: tuple[Value, ...], inner: Node, view: MachineView
@@ -167,13 +168,6 @@ class _Builder:
         return tuple(ways[value] for value in inputs)
 
 
-@lru_cache(maxsize=4096)
-def _from(view: MachineView, start: int) -> MachineView:
-    """A view from another first device on. Equal views are one object, which lists its devices
-    once."""
-    return replace(view, start=start)
-
-
 def _behind(value: Value) -> list[Value]:
     """A value, the slices that it is joined from, and the values behind the last reductions."""
     if value.node.is_leaf or value.node.name != "batch":
@@ -194,19 +188,18 @@ class _Slicing:
         whole: Node,
         node: Node,
         strategy: Strategy,
-        first: int,
         ways: Sequence[TransferParts | None],
     ) -> CutNode:
-        """Slice and cut an operator of the whole graph (``whole``) on devices from ``first`` on.
+        """Slice and cut an operator of the whole graph (``whole``) by a strategy.
         ``node``: the operator, reading operands that are already sliced and cut; ``ways``: the
         parts in which each sliced operand arrives, or None."""
         outer, made = node.outputs, node
         if whole in self.batches.streams.axes and self.batches.slices > 1:
             outer, made = self._sliced(whole, node, ways)
-        cut = self.cutter.cut_node(whole, made, strategy, first)
+        cut = self.cutter.cut_node(whole, made, strategy)
         self._steps += cut.steps
         outputs = self._replaced(outer, dict(zip(made.outputs, cut.outer, strict=True)))
-        return CutNode(outputs, cut.inner, cut.view, tuple(self._steps))
+        return CutNode(outputs, cut.inner, cut.placed, tuple(self._steps))
 
     def _sliced(
         self, whole: Node, node: Node, ways: Sequence[TransferParts | None]

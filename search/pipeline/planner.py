@@ -138,7 +138,8 @@ class PipelinePlanner:
         """Outline pipelines and build the best. Returns why it ended. Raises OutOfTime if the time
         is up before any is built, and NegativeAnswer if there is no outline."""
         source = self._phases.timed("rules", lambda: streams(graph, self.library))
-        cuts = self._phases.timed("rules", lambda: Cuts(self.library.concrete(source.graph)))
+        rules = self._phases.timed("rules", lambda: self.library.concrete(source.graph))
+        cuts = self._phases.timed("rules", lambda: Cuts.of_rules(rules))
         outlining = self._phases.part(OUTLINING)
         with outlining.under_way():
             outlines = self._outlines(source, cuts, outlining)

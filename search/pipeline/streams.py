@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 
 from pcg.errors import NegativeAnswer
@@ -86,10 +87,10 @@ def streams(graph: Graph, library: Library) -> Streams:
     operator that reads all samples together and is not linear in them."""
     batch = _batch(graph)
     rules = library.concrete(graph)
-    first_roles = _Roles.of(graph, Cuts(rules, IN_TIME))
+    first_roles = _Roles.of(graph, Cuts.of_rules(rules, IN_TIME))
     graph, steps = with_unfolded(graph, Derivation.start(graph), first_roles.tail, rules)
     rules = library.concrete(graph)  # blocks of an axis are an axis more
-    roles = _Roles.of(graph, Cuts(rules, IN_TIME))
+    roles = _Roles.of(graph, Cuts.of_rules(rules, IN_TIME))
     if roles.mixing is not None:
         name = (first_roles.mixing or roles.mixing).name
         problem = "reads all samples together, so the batch cannot be taken in slices"
@@ -214,6 +215,7 @@ def _of_inputs(graph: Graph) -> frozenset[Node]:
     return frozenset(node for node in graph.operators if node not in trained)
 
 
+@lru_cache(maxsize=8)
 def _cancelling(rules: tuple[Rule, ...]) -> Mapping[int, tuple[Rule, ...]]:
     """The rules that cancel a pipeline and the batch before it, by the rank of the tensor."""
     cancelling: dict[int, tuple[Rule, ...]] = {}

@@ -79,7 +79,7 @@ def _mask(
     return None
 
 
-def opened_ends(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, Derivation]:
+def opened_ends(graph: Graph, rules: tuple[Rule, ...]) -> tuple[Graph, Derivation]:
     """The graph in which operators that read cut logits, such as a loss, are replaced by operators
     that may be cut too, where rules say how. Returns the graph and its derivation."""
     reduced, start = ReducedAxes.of(rules), Derivation.start(graph)

@@ -314,7 +314,7 @@ class MeshPlanner:
         rules = self.library.concrete(graph)
         key = first, cost.machine.devices, windows, turned, id(rules)
         if key not in self._choosers:
-            cuts, more = Cuts(rules, windows=windows), self._short.more
+            cuts, more = Cuts.of_rules(rules, windows=windows), self._short.more
             self._choosers[key] = Chooser.on(cost, cuts, turned=turned, more=more)
         return self._choosers[key]
 

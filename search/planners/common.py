@@ -57,7 +57,7 @@ class PlannerSetting:
     def chooser(self, graph: Graph, *, windows: bool = False) -> Chooser:
         """The chooser for a graph on all devices. ``windows``: whether images may be cut in rows,
         with halos."""
-        return Chooser.on(self.cost(), Cuts(self.library.concrete(graph), windows=windows))
+        return Chooser.on(self.cost(), Cuts.of_rules(self.library.concrete(graph), windows=windows))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ counted, with recomputation if they would not fit. The fastest that fits is the 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,6 +38,7 @@ from search.pipeline.streams import Streams, streams
 from search.pipeline.tries import PLAIN_FIRST, ladder
 from search.plan.finish import does_not_fit, finished
 from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
+from search.planners.ilp import Tally
 from search.planners.row_prices import RowPrices
 
 FINALISTS = 3
@@ -84,6 +86,21 @@ class StagedResult:
     report: SearchReport
     refused: str | None = None
     """The reason why the model has no pipelines, or None."""
+
+
+class StagedPlanner(ABC):
+    """A planner that searches by levels."""
+
+    @abstractmethod
+    def search(self, tally: Tally) -> StagedSearch:
+        """The search. ``tally`` counts its integer programs."""
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        """Return the plan. Raises NegativeAnswer if none fits."""
+        start, tally = now(), Tally()
+        search = self.search(tally)
+        tried = search.found(name, graph)
+        return search.planned(name, graph, tried, start, (tally.line,))
 
 
 @dataclass(frozen=True)
@@ -212,7 +229,7 @@ class StagedSearch:
     def _choose(self, source: Streams, phases: Phases, tried: list[Outline]) -> None:
         """Choose pipelines of a model, for all numbers of stages."""
         setting = self.setting
-        cuts = Cuts(setting.library.concrete(source.graph))
+        cuts = Cuts.of_rules(setting.library.concrete(source.graph))
         counts = self.micro_batches or tuple(ladder(micro_batch_counts(source.batch)))
         for stages, size in stage_counts(setting.machine):
             if stages > len(source.graph.operators):

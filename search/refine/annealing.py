@@ -147,6 +147,6 @@ class Annealer:
         least, is_exact = self._known.get(state, (0.0, False))
         if least >= limit or is_exact:
             return least if least < limit else None
-        taken = self.delta.seconds(Choice(self._graph, {}, 0.0, mappings=mappings), limit)
+        taken = self.delta.seconds_mapped(state, limit)
         self._known[state] = (limit, False) if taken is None else (taken, True)
         return taken

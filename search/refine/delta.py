@@ -6,8 +6,8 @@ them for parts that are the same for all plans.
 
 Method: delta simulation (Jia et al., MLSys 2019, section 5.3). A program is put together of the
 ``pieces`` of its operators, few of which are new after a change, and of reshardings that were
-priced before. If the longest path of its steps is no shorter than the best, no tasks are made.
-Otherwise the tasks are simulated until they are known to be no faster.
+priced before. If the longest path of its operators is no shorter than the best (``paths``), it is
+not put together at all. Otherwise its tasks are simulated until they are known to be no faster.
 
 The program is that of the schedule of the cut graph, and its seconds are the same to the last bit.
 A choice takes time in proportion to its operators and tasks, plus the time to cut each operator
@@ -31,10 +31,11 @@ from search.cost.tasks import (
     TrainedWeights,
     tasks,
     trained_weights,
-    without,
 )
 from search.map.building import Builder
 from search.map.choose.choosing import Choice
+from search.map.space.mapping import OperatorMapping
+from search.refine.paths import OperatorPaths
 from search.refine.pieces import OperatorPiece, OperatorPieces, WantedOperand
 
 
@@ -68,6 +69,7 @@ class DeltaSimulator:
 
     def __post_init__(self) -> None:
         self._simulation = BoundedSimulation(self.pieces.cost.machine.devices)
+        self._paths = OperatorPaths(self.pieces)
 
     @staticmethod
     def of(graph: Graph, builder: Builder, cost: CostModel) -> DeltaSimulator:
@@ -77,65 +79,43 @@ class DeltaSimulator:
     def takes_less(self, choice: Choice, limit: float) -> bool | None:
         """Whether a step of the plan of a choice takes less than ``limit`` seconds. None if this
         simulator can't tell (see ``program``)."""
-        made = self._made(choice)
-        return None if made is None else self._simulated(made, limit) is not None
+        pieces = self._pieces_of(choice)
+        return None if pieces is None else self._simulated(pieces, limit) is not None
 
     def seconds(self, choice: Choice, limit: float = inf) -> float | None:
         """Seconds of a step of the plan of a choice. None if they are no less than ``limit``, or if
         this simulator can't tell (see ``program``)."""
-        made = self._made(choice)
-        return None if made is None else self._simulated(made, limit)
+        pieces = self._pieces_of(choice)
+        return None if pieces is None else self._simulated(pieces, limit)
+
+    def seconds_mapped(self, mappings: Sequence[OperatorMapping], limit: float) -> float | None:
+        """The same with the mappings of all operators, in the order of the graph."""
+        pieces = self.pieces.of_all(mappings)
+        return None if pieces is None else self._simulated(pieces, limit)
 
     def program(self, choice: Choice) -> TaskProgram | None:
         """The program of the plan of a choice. None if an operator has no piece, or weights are
         fully sharded."""
-        made = self._made(choice)
-        return None if made is None else self._linked(made)
+        pieces = self._pieces_of(choice)
+        return None if pieces is None else self._linked(self._made(pieces))
 
-    def _simulated(self, made: _Passes, limit: float) -> float | None:
-        """Seconds of a step; None if they are no less than ``limit``."""
-        if limit < inf and self._longest_path(made) >= limit * (1 + ROUNDING):
-            return None
-        return self._simulation.seconds(tasks(self._linked(made)), limit)
-
-    def _longest_path(self, made: _Passes) -> float:
-        """A lower bound of the seconds of a step: the longest path of steps that wait for each
-        other, forward and then backward, without exchanges of gradients. It is known before the
-        tasks are."""
-        waits, steps = self._simulation.waits, made.forward.steps
-        ends: list[float] = []
-        for step in steps:
-            start, forward = 0.0, step.forward
-            for at in step.reads:
-                if ends[at] > start and waits(forward, steps[at].forward):
-                    start = ends[at]
-            ends.append(start + forward.shortest)
-        longest, starts = max(ends, default=0.0), [0.0] * len(steps)
-        for at in range(len(steps) - 1, -1, -1):
-            step, back = steps[at], made.backward[at]
-            if back is NOTHING:
-                continue
-            start = starts[at]
-            if ends[at] > start and waits(back, step.forward):
-                start = ends[at]
-            late = NOTHING if step.piece is None else step.piece.late
-            end = start + (back if late is NOTHING else without(back, late)).shortest
-            longest = max(longest, end + late.shortest)
-            for source in step.reads:
-                if end > starts[source] and waits(made.backward[source], back):
-                    starts[source] = end
-        return longest
-
-    def _made(self, choice: Choice) -> _Passes | None:
-        """The forward and backward pass of the plan of a choice; None as in ``program``."""
+    def _pieces_of(self, choice: Choice) -> list[OperatorPiece] | None:
         if choice.fully_sharded:
             return None
+        mapping = self.pieces.builder.mapping
+        return self.pieces.of_all([mapping(choice, node) for node in self.pieces.nodes])
+
+    def _simulated(self, pieces: Sequence[OperatorPiece], limit: float) -> float | None:
+        """Seconds of a step; None if they are no less than ``limit``."""
+        if limit < inf and self._paths.last(pieces, limit * (1 + ROUNDING)):
+            return None
+        return self._simulation.seconds(tasks(self._linked(self._made(pieces))), limit)
+
+    def _made(self, pieces: Sequence[OperatorPiece]) -> _Passes:
+        """The forward and backward pass of a plan. ``pieces``: of all operators."""
         outer: dict[int, int] = {}
         schedule = _Forward(self.pieces)
-        for number, node in enumerate(self.pieces.nodes):
-            piece = self.pieces.of(number, self.pieces.builder.mapping(choice, node), outer)
-            if piece is None:
-                return None
+        for number, piece in enumerate(pieces):
             outer.update(zip(self.pieces.makes[number], piece.outer, strict=True))
             schedule.compute(number, piece)
         outputs = [schedule.output(value, outer) for value in self.pieces.outputs]

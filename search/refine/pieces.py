@@ -5,9 +5,10 @@ on, yet nearly all results for them are the same.
 
 Method: the result of cutting an operator depends on its own strategy and the types of its operands.
 If partial sums may pass through, it also depends on the parallel operators behind the makers of its
-operands. So the operator is cut on leaves of these types, under these parallel operators. The
-result is its piece: the layouts that it needs and leaves, and its seconds. Pieces are kept by what
-they depend on.
+operands. So the operator is cut on leaves of these types, under these parallel operators. The cut
+operator is the same on any devices, and is built by the template of operators that look alike. On
+some devices it is a piece: the layouts that it needs and leaves, and its seconds. Cut operators and
+pieces are kept by what they depend on.
 
 A piece is exactly like the operator in the whole graph. An operator has no piece if a rule of the
 library makes it read other operands than before, or the same in another order.
@@ -15,7 +16,7 @@ library makes it read other operands than before, or the same in another order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,13 +25,15 @@ from pcg.memo import Answers
 from pcg.placement.layout import Layout, default_layout, operand_layout, output_layout
 from pcg.placement.schedule import home, trace
 from pcg.placement.transfer import transfer
+from pcg.placement.view import MachineView
 from pcg.readings.differentiated import differentiated
 from pcg.readings.kernels import kernel_uses
 from pcg.readings.work import gradient_nodes
 from pcg.types.tensor import ParallelTensor
 from search.cost.cost import NOTHING, CostModel, Duration
 from search.map.building import Builder
-from search.map.rules.cutting import CutNode
+from search.map.rules.cutting import PlacedAxes
+from search.map.rules.templates import CutTemplates
 from search.map.space.mapping import OperatorMapping
 from search.map.space.strategies import passes
 
@@ -64,8 +67,36 @@ class OperatorPiece:
     """The operands that get gradients."""
     late: Duration
     """The part of the backward pass that may come last (``ProgramStep``)."""
+    forward_seconds: float
+    backward_seconds: float
+    """Without the late part."""
+    late_seconds: float
 
 
+class _CutOperator(NamedTuple):
+    """An operator that was cut, on any devices."""
+
+    inner: Node
+    """The operator on blocks."""
+    placed: PlacedAxes
+    outer: tuple[int, ...]
+    """See ``OperatorPiece``."""
+    chains: tuple[tuple[Node, ...], ...]
+    """For each operand, the parallel operators through which it is read."""
+    differentiated: tuple[int, ...]
+    """See ``OperatorPiece``."""
+
+
+class _LastPiece(NamedTuple):
+    """A mapping of an operator, and its piece, whatever its operands."""
+
+    mapping: OperatorMapping
+    piece: OperatorPiece
+
+
+_CutKey = tuple[int, tuple[tuple[int, int], ...], tuple[int, ...]]
+"""The number of an operator, its cuts (``OperatorMapping.cuts``), and the numbers of its operands
+as they are read."""
 PieceKey = tuple[int, OperatorMapping, tuple[int, ...]]
 """The number of an operator, its mapping, and the numbers of its operands as they are read."""
 
@@ -82,6 +113,8 @@ class OperatorPieces:
     """The operators, in order."""
     makes: tuple[tuple[int, ...], ...] = field(init=False)
     """For each operator, its outputs."""
+    reads: tuple[tuple[int, ...], ...] = field(init=False)
+    """For each operator, its operands."""
     outputs: tuple[int, ...] = field(init=False)
     """The outputs of the graph."""
     is_weight: tuple[bool, ...] = field(init=False)
@@ -105,7 +138,7 @@ class OperatorPieces:
         self._values = {value: number for number, value in enumerate(every)}
         self.is_weight = tuple(value.node.is_weight for value in every)
         self.makes = tuple(tuple(self._values[v] for v in node.outputs) for node in self.nodes)
-        self._inputs = tuple(tuple(self._values[v] for v in node.inputs) for node in self.nodes)
+        self.reads = tuple(tuple(self._values[v] for v in node.inputs) for node in self.nodes)
         self.outputs = tuple(self._values[value] for value in graph.outputs)
         self._leaves = {
             number: self._read(value, value)
@@ -114,13 +147,17 @@ class OperatorPieces:
         }
         self._whole = [self._read(_standing_for(v, v.type), v) for v in self._values]
         self._alone = [
-            tuple([self._leaves.get(v, self._whole[v]) for v in own]) for own in self._inputs
+            tuple([self._leaves.get(v, self._whole[v]) for v in own]) for own in self.reads
         ]
         self.moves = Answers(self._move)
         """Seconds of moving a tensor from one slot to another, and its gradient back; None if
         nothing moves."""
         self._passing = Answers(self._lets_pass)
+        self._last: list[_LastPiece | None] = [None] * len(self.nodes)
+        """For each operator, the last piece that depends on its mapping only. Most mappings are
+        asked for again with the next plan."""
         self._known = Answers(self._made)
+        self._cuts, self._templates = Answers(self._cut), CutTemplates()
         self._wanting = gradient_nodes(graph)
         self._uses = kernel_uses(graph, compiled=self.cost.training.compiled)
         self._needs = self._passed()
@@ -142,18 +179,33 @@ class OperatorPieces:
         """Whether the first output is a scalar, at which gradients begin."""
         return not self.graph.outputs[0].type.rank
 
-    def of(
+    def of_all(self, mappings: Sequence[OperatorMapping]) -> list[OperatorPiece] | None:
+        """The pieces of all operators, in order. None if an operator has no piece."""
+        outer: dict[int, int] = {}
+        pieces: list[OperatorPiece] = []
+        for number, (mapping, last) in enumerate(zip(mappings, self._last, strict=True)):
+            if last is not None and last.mapping is mapping:
+                piece = last.piece
+            else:
+                piece = self._of(number, mapping, outer)
+            if piece is None:
+                return None
+            outer.update(zip(self.makes[number], piece.outer, strict=True))
+            pieces.append(piece)
+        return pieces
+
+    def _of(
         self, number: int, mapping: OperatorMapping, outer: Mapping[int, int]
     ) -> OperatorPiece | None:
         """The piece of an operator, if it has one. ``outer``: the numbers of values as they are
         read."""
-        leaves = self._leaves
         if self._passing[number, mapping.places]:
-            reads = tuple([leaves[v] if v in leaves else outer[v] for v in self._inputs[number]])
-        else:
-            reads = self._alone[number]
-        key = number, mapping, reads
-        return self._known[key]
+            leaves = self._leaves
+            reads = tuple([leaves[v] if v in leaves else outer[v] for v in self.reads[number]])
+            return self._known[number, mapping, reads]
+        piece = self._known[number, mapping, self._alone[number]]
+        self._last[number] = None if piece is None else _LastPiece(mapping, piece)
+        return piece
 
     def _lets_pass(self, key: tuple[int, tuple[int, ...]]) -> bool:
         """Whether partial sums pass through an operator that is cut at the given places."""
@@ -179,37 +231,61 @@ class OperatorPieces:
 
     def _made(self, key: PieceKey) -> OperatorPiece | None:
         number, mapping, operands = key
+        cut = self._cuts[number, mapping.cuts, operands]
+        if cut is None:
+            return None
+        node, needs, inner = self.nodes[number], self._needs[number], cut.inner
+        view = cut.placed.view(mapping)
+        wanted, use = needs or frozenset[int](), self._uses[node]
+        forward, backward = self.cost.computation(inner, wanted, view, use)
+        if needs is None:
+            backward = late = NOTHING
+        else:
+            late = self.cost.late(inner, wanted, use, backward)
+        return OperatorPiece(
+            cut.outer,
+            tuple([self._wanted(node, cut, view, i) for i in range(len(node.inputs))]),
+            tuple([self._slot(v, output_layout(inner, v.port, view)) for v in node.outputs]),
+            forward,
+            backward,
+            needs is not None,
+            cut.differentiated,
+            late,
+            forward.shortest,
+            backward.shortest - late.shortest,
+            late.shortest,
+        )
+
+    def _cut(self, key: _CutKey) -> _CutOperator | None:
+        number, cuts, operands = key
         node, needs = self.nodes[number], self._needs[number]
         reads = tuple(self._outer[operand][0] for operand in operands)
-        cut = self.builder.cut_mapped(node, Node(node.call, reads), mapping)
-        inner, made = cut.inner, [trace(value) for value in cut.outer]
-        sources = [trace(value)[0] for value in reads]
-        if [trace(value)[0] for value in inner.inputs] != sources:
+        kind = self.builder.spaces.kind(node), cuts
+        outer, inner, placed = self._templates.cut(
+            kind, node, reads, lambda alike: self.builder.cut_along(node, alike, cuts)
+        )
+        made = [trace(value) for value in outer]
+        traced = [trace(value) for value in inner.inputs]
+        if [source for source, _ in traced] != [trace(value)[0] for value in reads]:
             return None
         if [value for value, _ in made] != list(inner.outputs):
             return None
-        wanted, use = needs or frozenset[int](), self._uses[node]
-        times = self.cost.computation(inner, wanted, cut.view, use)
         back = needs & differentiated(inner) if needs is not None else frozenset[int]()
-        return OperatorPiece(
+        return _CutOperator(
+            inner,
+            placed,
             tuple(self._as_read(*pair) for pair in zip(node.outputs, made, strict=True)),
-            tuple(self._wanted(node, cut, i) for i in range(len(node.inputs))),
-            tuple(
-                self._slot(value, output_layout(inner, value.port, cut.view))
-                for value in node.outputs
-            ),
-            times[0],
-            NOTHING if needs is None else times[1],
-            needs is not None,
+            tuple(chain for _, chain in traced),
             tuple(sorted(back)),
-            self.cost.late(inner, wanted, use, times[1]) if needs is not None else NOTHING,
         )
 
-    def _wanted(self, node: Node, cut: CutNode, position: int) -> WantedOperand:
-        """An operand of an operator that was cut."""
-        value, layout = node.inputs[position], operand_layout(cut.inner, position, cut.view)
+    def _wanted(
+        self, node: Node, cut: _CutOperator, view: MachineView, position: int
+    ) -> WantedOperand:
+        """An operand of an operator that was cut, on the devices of a view."""
+        value, layout = node.inputs[position], operand_layout(cut.inner, position, view)
         if value.node.is_leaf:
-            return self._leaf(value, trace(cut.inner.inputs[position])[1], layout)
+            return self._leaf(value, cut.chains[position], layout)
         return WantedOperand(self._values[value], self._slot(value, layout), None, False)
 
     def _leaf(self, value: Value, chain: tuple[Node, ...], wanted: Layout) -> WantedOperand:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pcg.capture import Captured
+from pcg.errors import InputError
 from pcg.graph.graph import Graph, Value
 from pcg.plan.plan import Plan
 from pcg.plan.statistics import RunningFile, named_values
@@ -20,7 +21,12 @@ from substitutions.rules.rule import Rule
 def of_module(plan: Plan, captured: Captured, library: Sequence[Rule]) -> Plan:
     """A plan of a captured module's graph with the names of the module's parameters and its running
     statistics. With these it can be trained, saved and exported as the module. ``library``: the
-    rules that the plan was made with."""
+    rules that the plan was made with. Raises InputError for a pipeline of a module whose buffers
+    change in every step."""
+    if captured.states and plan.pipeline is not None:
+        name = captured.states[0].names[0]
+        problem = f"every step changes buffer {name}, and micro-batches would change it in turn"
+        raise InputError(plan.model_name, f"{problem}, expected a planner without a pipeline")
     statistics = locate_statistics(captured.statistics, plan, library)
     return replace(
         plan,

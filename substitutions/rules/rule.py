@@ -89,6 +89,10 @@ class Rule:
         if self.made_from is None:  # Forms are made from rules that have been checked.
             self._check()
 
+    def __hash__(self) -> int:
+        # Tuples of thousands of rules are keys of caches. A rule's name says nearly all of it.
+        return hash(self.name)
+
     def _check(self) -> None:
         if not self.left or len(self.left) != len(self.right):
             problem = f"{len(self.left)} outputs on the left, {len(self.right)} on the right"
@@ -196,7 +200,9 @@ class Rule:
         inputs = tuple((name, ranks.get(name, rank)) for name, rank in self.inputs)
         texts = tuple(requirement_text(equation) for equation in self._required_at(counts))
         form = replace(self.form, axes=tuple(counts))
-        return Rule(name, inputs, *pair, (), (), self.family, self.derived, texts, form)
+        rule = Rule(name, inputs, *pair, (), (), self.family, self.derived, texts, form)
+        vars(rule).update({name: getattr(self, name) for name in _OF_ALL_COUNTS})
+        return rule
 
     @property
     def _sides(self) -> GraphPair:
@@ -221,6 +227,10 @@ class Rule:
         name = f"{head};{call.name}]" if bracket else f"{self.name}[{call.name}]"
         form = replace(self.form, operators=(*self.form.operators, call.name))
         return replace(self, name=name, left=left, right=right, made_from=form)
+
+
+_OF_ALL_COUNTS = ("free_symbols", "is_applicable", "stand_ins")
+"""The cached properties that are the same whatever numbers of axes take the place of runs."""
 
 
 def open_call(operator: Operator, taken: Iterable[str]) -> Call:

@@ -26,7 +26,7 @@ MODELS = ("mlp", "dlrm", "xdl", "candle-uno", "bert-large", "resnext50", "incept
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_audit(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_large_plans_follow(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine = load_machine("summit").with_nodes(32)
     captured = capture_model(model, None, machine.devices)
     library, path = load_library(), tmp_path / "p.json"

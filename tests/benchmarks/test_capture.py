@@ -14,7 +14,7 @@ MOST_GB = 4.0
 
 @pytest.mark.benchmark
 @pytest.mark.parametrize(("size", "most"), [("8", 30.0), ("70", 60.0)])
-def test_llama(size: str, most: float):
+def test_llama_is_captured_in_seconds(size: str, most: float):
     """In processor seconds: a machine that others use takes longer."""
     answer = answer_of([sys.executable, llama.__file__, size], 900)
     print(answer)

@@ -33,7 +33,7 @@ MOST_SECONDS = {
 @pytest.mark.parametrize(
     ("name", "layers"), [(name, n) for name, own in LAYERS.items() for n in own]
 )
-def test_deep(name: str, layers: int):
+def test_deep_models_are_planned_in_minutes(name: str, layers: int):
     """In processor seconds: a machine that others use takes longer."""
     answer = answer_of([sys.executable, deep.__file__, name, str(layers), str(NODES[name])], 7200)
     print(name, layers, answer)

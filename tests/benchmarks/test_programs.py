@@ -69,7 +69,7 @@ def lines() -> Iterator[str]:
         )
 
 
-def test_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_validation_of_large_programs_takes_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print()
         for line in lines():

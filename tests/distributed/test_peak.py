@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 import torch
-from support.cases import a_third
 from support.plans.pipelines import plan_of
 from support.runs.held_bytes import LiveBytes
 from support.runs.peaks import peak_bytes
@@ -55,9 +54,9 @@ class Dropping(nn.Module):
 
 
 GRAPHS = {
-    "dropping": lambda: capture(Dropping(), (torch.zeros(2048, 128),)).graph,
-    "weights": lambda: mlp(32, (256,) * 13),
-    "activations": lambda: mlp(1024, (128,) * 9),
+    "dropping": lambda: capture(Dropping(), (torch.zeros(512, 128),)).graph,
+    "weights": lambda: mlp(32, (256,) * 9),
+    "activations": lambda: mlp(512, (64,) * 9),
     "bert-large-tiny": lambda: capture_model("bert-large-tiny", None, RANKS).graph,
 }
 
@@ -140,7 +139,11 @@ def test_the_peaks_of_plans_that_recompute(name, optimizer, which, ranks):
         assert wanted < counted(kept, optimizer).total
 
 
-@pytest.mark.parametrize("seed", a_third(range(12)))
+@pytest.mark.parametrize(
+    "seed",
+    # One of each model in each run.
+    [pytest.param(seed, marks=() if seed in (0, 3) else pytest.mark.soak) for seed in range(12)],
+)
 def test_the_peak_of_one_device_that_recomputes_any_set(seed):
     random = Random(seed)
     name = random.choice(("activations", "bert-large-tiny"))
@@ -169,7 +172,7 @@ def test_recomputed_tensors_are_held_for_one_micro_batch_only():
     machine = load_machine("local").with_devices(1)
     cost = CostModel(machine)
     source = streams(graph, library())
-    batches = MicroBatches(source, cost, Cuts(library().concrete(source.graph)), 4)
+    batches = MicroBatches(source, cost, Cuts.of_rules(library().concrete(source.graph)), 4)
     cut = build(batches, batches.choose(), (0, len(batches.nodes)))
     plan = plan_of(graph, cut.graph, cut.views, 1, 4, devices=1)
     steps, groups = schedule(plan.graph, plan.views), StageGroups(1, 1, 4)

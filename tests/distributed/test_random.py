@@ -28,7 +28,7 @@ def agrees(plan: Plan, steps: int = 2) -> None:
     assert not [c for c in report.comparisons if not c.passes]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_a_random_model_cut_at_random(data):
     agrees(drawn_plan(data))

@@ -23,7 +23,9 @@ LONG = [page for page in PAGES if any(b.when == "long" for b in blocks(page))]
 
 
 @pytest.mark.parametrize("page", QUICK, ids=title)
-def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_snippets_of_a_page_do_what_it_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     assert run_page(page, tmp_path, in_this_process, ("always",))
@@ -31,7 +33,9 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("page", LONG, ids=title)
-def test_page_in_full(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_long_snippets_of_a_page_do_what_it_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     assert run_page(page, tmp_path, in_a_shell, ("always", "long"))
 

@@ -117,7 +117,7 @@ def test_missing_file(tmp_path: Path):
         read_text(tmp_path / "gone.json", "a plan")
 
 
-def test_directory(tmp_path: Path):
+def test_directory_is_refused_as_a_file(tmp_path: Path):
     with pytest.raises(InputError, match=r"is a directory \(expected a plan\)"):
         read_text(tmp_path, "a plan")
 

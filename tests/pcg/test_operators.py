@@ -95,7 +95,7 @@ def with_torch(case: Applied, inputs: list[torch.Tensor]) -> tuple[torch.Tensor,
 @each("name", TORCH)
 @settings(max_examples=6)
 @given(data=st.data(), seed=seeds)
-def test_forward(name: str, data: st.DataObject, seed: int):
+def test_values_are_those_of_torch(name: str, data: st.DataObject, seed: int):
     case = data.draw(applied((OPERATORS[name],), cut=False))
     inputs = inputs_of(case, seed, Reals())
     expected = with_torch(case, [torch.from_numpy(x) for x in inputs])
@@ -108,7 +108,7 @@ def test_forward(name: str, data: st.DataObject, seed: int):
 @each("name", [o.name for o in COMPUTE if o.arity and o.name != "one_hot"])
 @settings(max_examples=4)
 @given(data=st.data(), seed=seeds)
-def test_backward(name: str, data: st.DataObject, seed: int):
+def test_gradients_are_those_of_torch(name: str, data: st.DataObject, seed: int):
     """torch's gradients are those of the equation, differentiated by itself."""
     case = data.draw(applied((OPERATORS[name],), cut=False))
     inputs = inputs_of(case, seed, Reals())
@@ -143,7 +143,7 @@ def gradients(
 @each("name", [*(operator.name for operator in SIMPLE), *SMOOTH])
 @settings(max_examples=6)
 @given(data=st.data(), seed=seeds)
-def test_slope(name: str, data: st.DataObject, seed: int):
+def test_gradients_are_the_slopes_of_the_equation(name: str, data: st.DataObject, seed: int):
     """torch's gradient is the slope of the equation along a random direction. The equation is not
     differentiated automatically here."""
     case = data.draw(applied((OPERATORS[name],), cut=False))

@@ -12,9 +12,12 @@ from runtime.program.program import AllGather, Exchange, Program
 from runtime.program.validate import ProgramError, validate, validate_lowered
 from substitutions.rules.store import load_library
 
+SMALLEST = "tensor=2,pipeline=2,micro-batches=4"
 PLANS = [
-    "tensor=2,pipeline=2,micro-batches=4",
-    "tensor=2,pipeline=2,interleave=2,micro-batches=8,recompute=full",
+    SMALLEST,
+    pytest.param(
+        "tensor=2,pipeline=2,interleave=2,micro-batches=8,recompute=full", marks=pytest.mark.soak
+    ),
     "tensor=2,pipeline=2,interleave=2,micro-batches=4,recompute=selective",
 ]
 
@@ -59,7 +62,7 @@ def test_each_rank_sends_a_part_of_its_own(text, library):
 
 
 def test_a_rank_that_does_not_gather_is_found(library):
-    lowering = Lowering(by_degrees(PLANS[0], library))
+    lowering = Lowering(by_degrees(SMALLEST, library))
     programs = lowering.programs()
     slices = programs[3].pipeline
     assert slices is not None

@@ -78,15 +78,17 @@ def test_every_plan_drops_the_same(graph, planner, again):
     [
         "tensor=2,sequence,pipeline=2,micro-batches=4,recompute=selective",
         "micro-batches=2,sharded,recompute=full",
-        "pipeline=2,interleave=2,micro-batches=4",
+        pytest.param("pipeline=2,interleave=2,micro-batches=4", marks=pytest.mark.soak),
     ],
 )
 def test_every_plan_of_a_decoder_drops_the_same(degrees):
     """Attention and residuals, with tensors and sequences cut, in micro-batches of stages, and
     recomputed."""
     machine = load_machine("local").with_devices(4)
-    decoder = graph_of(Gpt(4, 16, 2, 12, 32, dropout=0.2), 8)
-    planner = HandPlanner(machine, library(), parse_degrees(degrees), Training("sgd"))
+    parsed = parse_degrees(degrees)
+    layers = 2 * parsed.interleave
+    decoder = graph_of(Gpt(layers, 16, 2, 12, 32, dropout=0.2), 8)
+    planner = HandPlanner(machine, library(), parsed, Training("sgd"))
     assert runs_as_on_one_process(planner.plan("decoder", decoder).plan)
 
 

@@ -37,7 +37,7 @@ return mean_loss(multiply(joined, joined)), joined
 def test_training_on_any_devices_agrees_with_one_process(kind, tmp_path):
     graph, library = parse_graph(MODEL), load_library()
     machine = load_machine("local").with_devices(4)
-    chooser = Chooser.on(CostModel(machine), Cuts(library.concrete(graph)))
+    chooser = Chooser.on(CostModel(machine), Cuts.of_rules(library.concrete(graph)))
     if kind == "unequal groups":
         mappings = dict.fromkeys(graph.operators, OperatorMapping(3))
         for node in graph.operators[:4]:

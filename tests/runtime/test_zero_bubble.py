@@ -46,9 +46,9 @@ BY_HAND = "pipeline=2,micro-batches=4,schedule=zb-h1"
 @pytest.mark.parametrize(
     "text",
     [
-        f"tensor=2,{BY_HAND}",
+        pytest.param(f"tensor=2,{BY_HAND}", marks=pytest.mark.soak),
         f"tensor=2,sequence,{BY_HAND},recompute=selective",
-        f"{BY_HAND},recompute=full",
+        pytest.param(f"{BY_HAND},recompute=full", marks=pytest.mark.soak),
         f"{BY_HAND},sharded",
     ],
 )

@@ -76,7 +76,7 @@ def test_data_parallelism_exchanges_the_gradients_of_both_weights(machine, libra
 def papers(machine: Machine, library: Library, model: Graph) -> Plan:
     """The best plan of the paper's family."""
     cost = CostModel(machine)
-    chooser = Chooser.on(cost, Cuts(library.concrete(model)))
+    chooser = Chooser.on(cost, Cuts.of_rules(library.concrete(model)))
     choice = chooser.choose(model, 0.0, paper_family)
     cut = Builder(chooser.spaces).cut(choice, Derivation.start(model))
     steps = schedule(cut.graph, cut.views)

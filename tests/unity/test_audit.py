@@ -94,7 +94,7 @@ def test_json_has_the_figures(plan: Path):
 
 @pytest.mark.parametrize("family", a_third(PLANNERS))
 def test_plans_of_every_planner_follow(family: str, tmp_path: Path, library: Library):
-    machine = load_machine("summit").with_devices(6)
+    machine = load_machine("summit").with_devices(2)
     graph = build_model("dlrm-tiny", 48, machine.devices)
     path = tmp_path / "plan.json"
     save_plan(MeshPlanner(machine, library, family).plan("dlrm-tiny", graph).plan, path)

@@ -49,7 +49,7 @@ def _one_library():
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     out = tmp_path_factory.mktemp("compared") / "new"
-    return compare("xdl-tiny", *SMALL, "-o", str(out), "--json"), out
+    return compare("mlp-tiny", *SMALL, "-o", str(out), "--json"), out
 
 
 def test_comparison_file_holds_the_predictions_of_the_planners(done: tuple[Result, Path]):
@@ -66,11 +66,11 @@ def test_comparison_file_holds_the_predictions_of_the_planners(done: tuple[Resul
             ratio = over_others(entry, content.entries)
             assert ratio is not None
             assert ratio >= 1
-    target = first_devices(load_machine("local"), 4)
-    graph = build_model("xdl-tiny", None, 4)
-    alone = MeshPlanner(target, load_library()).plan("xdl-tiny", graph).plan.estimates
-    assert content.entries[3].step_seconds == alone.step_seconds
-    assert content.entries[3].memory_bytes == alone.peak_memory_bytes
+    target = first_devices(load_machine("local"), 2)
+    graph = build_model("mlp-tiny", None, 2)
+    alone = MeshPlanner(target, load_library()).plan("mlp-tiny", graph).plan.estimates
+    assert content.entries[1].step_seconds == alone.step_seconds
+    assert content.entries[1].memory_bytes == alone.peak_memory_bytes
 
 
 def test_plans_of_a_comparison_are_saved_for_unity_diff(done: tuple[Result, Path]):
@@ -116,19 +116,19 @@ def test_pipelines_can_be_compared(tmp_path: Path):
 
 def test_plots_are_drawn(done: tuple[Result, Path]):
     _, out = done
-    assert (out / "xdl-tiny.png").read_bytes().startswith(b"\x89PNG")
-    svg = ElementTree.parse(out / "xdl-tiny.svg")
+    assert (out / "mlp-tiny.png").read_bytes().startswith(b"\x89PNG")
+    svg = ElementTree.parse(out / "mlp-tiny.svg")
     texts = {text.strip() for text in svg.getroot().itertext()}
-    assert {"xdl-tiny on local", "data-parallel", "joint", "devices", "2", "4"} <= texts
+    assert {"mlp-tiny on local", "data-parallel", "joint", "devices", "2", "4"} <= texts
     assert "predicted throughput (samples/s)" in texts
 
 
 def test_plot_shows_the_parts_of_a_step(done: tuple[Result, Path], tmp_path: Path):
     """A panel for each number of devices, a bar for each part of each planner's step."""
     _, out = done
-    texts = {t.strip() for t in ElementTree.parse(out / "xdl-tiny-steps.svg").getroot().itertext()}
+    texts = {t.strip() for t in ElementTree.parse(out / "mlp-tiny-steps.svg").getroot().itertext()}
     assert {"2 devices", "4 devices", "data-parallel", "joint", "exposed communication"} <= texts
-    assert (out / "xdl-tiny-steps.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "mlp-tiny-steps.png").read_bytes().startswith(b"\x89PNG")
     assert plot_steps("none", "local", [entry("expert", None)], tmp_path / "none") is None
     assert not list(tmp_path.iterdir())
 

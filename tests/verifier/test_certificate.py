@@ -45,7 +45,7 @@ def check(path: Path) -> CertificateCheck:
     return Rechecker(path.parent, SOLVERS).check(path)
 
 
-@each("line", lines("sound")[::6])
+@each("line", lines("sound")[::12])
 def test_certificates_are_accepted(line: str, tmp_path: Path):
     result = check(certified(line, tmp_path))
     assert result.accepted, result.reason

@@ -74,7 +74,7 @@ def narrower(typing: LocalTyping, window: Window, side: str) -> LocalTyping:
 
 
 @each("side", ["before", "after"])
-@each("name", SLIDING)
+@pytest.mark.parametrize("name", a_third(SLIDING))
 def test_a_narrower_halo_is_not_proved(name: str, side: str):
     instance = instance_of(name)
     for chosen, typing in opened(instance):
@@ -86,7 +86,7 @@ def test_a_narrower_halo_is_not_proved(name: str, side: str):
 
 
 @each("side", ["before", "after"])
-@each("name", SLIDING)
+@pytest.mark.parametrize("name", a_third(SLIDING))
 def test_a_wider_halo_is_proved(name: str, side: str):
     """A halo may reach further than windows read."""
     instance = instance_of(name)

@@ -39,7 +39,8 @@ def parallelize(
 
     ``model``: the module that the plan was made for. Rank 0's values are used. A module on the meta
     device has none, so call ``load_state_dict`` afterwards. The module is not changed, and is not
-    needed any more. ``plan``: a plan, or the path of a plan file. ``seed``: the seed of dropout.
+    needed any more. Parameters of a module in bf16 or fp16 become float32, as the plan
+    counts them. ``plan``: a plan, or the path of a plan file. ``seed``: the seed of dropout.
     ``timeout``: the time limit of a communication in seconds, if no process group exists yet.
     ``operators``: the file of operators that the plan was made with, if any.
 

@@ -17,7 +17,6 @@ from pcg.capture import Captured
 from pcg.collection import seldom_collected, uncollected
 from pcg.errors import InputError
 from pcg.files import check_writable, write_text_atomic
-from pcg.graph.graph import Graph
 from pcg.graph.opaque import opaque_nodes
 from pcg.machine import Machine, load_machine
 from pcg.models import capture_model
@@ -150,7 +149,7 @@ def answered(options: Options, subject: Subject) -> Answer:
     captured = subject.capture(question.machine.devices, groups)
     agreement = subject.compare()
     library = load_library(options.rules)
-    planned = _searched(options, question, library, captured.graph)
+    planned = _searched(options, question, library, captured)
     # A profile changes figures, not the machine that the plan is made for.
     made_for = replace(planned.plan, machine=machine_record(question.named))
     planned = replace(planned, plan=of_module(made_for, captured, library.rules))
@@ -226,7 +225,7 @@ def _dimensions(allow: str | None) -> frozenset[IndexRole] | None:
 
 
 def _searched(
-    options: Options, question: SearchQuestion, library: Library, graph: Graph
+    options: Options, question: SearchQuestion, library: Library, captured: Captured
 ) -> Planned:
     """Return the plan of the chosen planner."""
     with _progress(shown=not options.as_json) as show:
@@ -245,10 +244,11 @@ def _searched(
                 options.threshold,
                 options.mesh,
                 tuple(options.shard or ()),
+                keeps_states=bool(captured.states),
             ),
             show,
         )
-        return planner.plan(options.model, graph)
+        return planner.plan(options.model, captured.graph)
 
 
 @contextmanager

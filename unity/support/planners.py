@@ -72,13 +72,15 @@ class SearchOptions:
     """The named axes of ``gspmd``."""
     shards: tuple[str, ...] = ()
     """The annotations of ``gspmd``."""
+    keeps_states: bool = False
+    """Whether steps change buffers of the module, which micro-batches would change in turn."""
 
     @property
     def leaves_pipelines_out(self) -> bool:
-        """Whether pipelines are left out: in algebra mode, which is for data parallelism alone, and
-        if ``pipeline`` is not allowed."""
+        """Whether pipelines are left out: in algebra mode, which is for data parallelism alone, if
+        ``pipeline`` is not allowed, and if steps change buffers."""
         allowed = self.dimensions is None or IndexRole.PIPELINE in self.dimensions
-        return self.mode is Mode.ALGEBRA or not allowed
+        return self.mode is Mode.ALGEBRA or self.keeps_states or not allowed
 
 
 def planner_of(
@@ -112,6 +114,7 @@ def planner_of(
         return PipelinePlanner(*settings, recompute)
 
     if name in PIPELINES:
+        _check_states(name, asked)
         return pipelines(PIPELINES[name])
     settings = machine, library, name, seconds, training, speed, asked.mode, dimensions, teller
     plain = MeshPlanner(*settings, recompute, asked.threshold)
@@ -120,6 +123,13 @@ def planner_of(
     both = WithPipelines(plain, lambda than, used: pipelines("1f1b", than, used))
     plain.rival = both.rival
     return both
+
+
+def _check_states(name: str, asked: SearchOptions) -> None:
+    """Raise InputError for a pipeline of a module whose buffers change in every step."""
+    if asked.keeps_states:
+        problem = "every step changes a buffer, which micro-batches would change in turn"
+        raise InputError("--planner", f"{name}: {problem}, expected one without a pipeline")
 
 
 def _of_other_system(

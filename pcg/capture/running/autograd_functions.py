@@ -1,16 +1,24 @@
-"""Check that the backward of a ``torch.autograd.Function`` is the derivative of its forward.
+"""Run a ``torch.autograd.Function`` so that a graph has its gradients, and check that it has.
 
-A graph differentiates operators itself, so it can take a ``Function`` only if its backward computes
-the derivative of its forward, as that of a function written to save memory does. Method: both
-gradients are computed in float64 and compared, for each use of the function, on small and large
-random operands of its shapes. Random output gradients from 1e-3 to 1e3 reveal a backward that clips
-or rounds. Integer operands are drawn from 0 and 1, as masks are; if the function does not accept
-these, only zeros are tried. The check can find differences, but does not prove that there are none.
+Problem: a graph differentiates operators itself, so a ``Function`` has to be written by others.
+Method: there are two forms.
+
+- The forward alone, if the backward is its derivative, as in a function written to save memory.
+- *Straight through*, if the backward multiplies each element of the gradient by a number: that of a
+  straight-through estimator, or one that reverses or scales gradients. With ``m`` the backward of
+  ones, ``f(x).detach() + m.detach() * (x - x.detach())`` has the value of the forward and the
+  gradients of the backward.
+
+The gradients of a form and of the function are computed in float64 and compared, for each use of
+the function, on small and large random operands of its shapes. Random output gradients from 1e-3 to
+1e3 reveal a backward that clips or rounds. Integer operands are drawn from 0 and 1, as masks are;
+if the function does not accept these, only zeros are tried. The check can find differences, but
+does not prove that there are none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +58,10 @@ class Use:
         return Use(self.function, args, {k: _shaped(arg) for k, arg in self.kwargs.items()})
 
 
+Form = Callable[[Use], Any]
+"""A function that runs a use by torch's own operations."""
+
+
 class _Context:
     """The context of a forward that runs by itself, without a backward."""
 
@@ -78,23 +90,52 @@ def run_forward(use: Use) -> Any:
 
     Results that the function marks as non-differentiable are detached.
     """
-    function, context = use.function, _Context(len(use.args))
-    own = function.setup_context is not torch.autograd.Function.setup_context
-    if own:
-        results = function.forward(*use.args, **use.kwargs)
-        function.setup_context(context, use.args, results)
-    else:
-        results = function.forward(context, *use.args, **use.kwargs)
+    results, context = _with_context(use)
     constant = {id(tensor) for tensor in context.constant}
     if isinstance(results, (list, tuple)):
         return tuple(part.detach() if id(part) in constant else part for part in results)
     return results.detach() if id(results) in constant else results
 
 
-def check_use(use: Use, where: str) -> None:
-    """Check that a function's backward agrees with the derivative of its forward.
+def run_straight_through(use: Use) -> Any:
+    """Run a function so that torch multiplies gradients as the function's backward does.
 
-    Raises InputError if they differ, if either cannot be run, or if the operands are too large.
+    Raises TypeError for a function with several results, and for one whose operands have other
+    shapes than its result.
+    """
+    with torch.no_grad():
+        result, context = _with_context(use)
+        if not isinstance(result, torch.Tensor):
+            raise TypeError("returns several tensors")
+        slopes = use.function.backward(context, torch.ones_like(result))
+    made = result.detach()
+    for arg, slope in zip(use.args, slopes if isinstance(slopes, tuple) else [slopes], strict=True):
+        if slope is None or not _is_leaf(arg):
+            continue
+        if not slope.shape == arg.shape == result.shape:
+            raise TypeError("its operands have other shapes than its result")
+        made = made + slope.detach() * (arg - arg.detach())
+    return made
+
+
+def _with_context(use: Use) -> tuple[Any, _Context]:
+    """Return the results of a function's forward, and the context that its backward reads."""
+    function, context = use.function, _Context(len(use.args))
+    if function.setup_context is not torch.autograd.Function.setup_context:
+        results = function.forward(*use.args, **use.kwargs)
+        function.setup_context(context, use.args, results)
+    else:
+        results = function.forward(context, *use.args, **use.kwargs)
+    return results, context
+
+
+def is_derivative(use: Use, where: str, *, is_straight: bool) -> bool:
+    """Whether a function's backward is the derivative of its forward. False if it is not, and the
+    function can be run straight through. ``is_straight``: another use of it was run so, and this
+    use has to be too.
+
+    Raises InputError if neither form has its gradients, if it cannot be run, or if the operands are
+    too large.
     """
     name = f"autograd function {use.function.__name__}"
     shapes = [part for part in (*use.args, *use.kwargs.values()) if isinstance(part, Shaped)]
@@ -102,25 +143,34 @@ def check_use(use: Use, where: str) -> None:
         problem = f"has operands of more than {MOST} elements, too many to check its backward with"
         raise InputError(where, f"{name} {problem}")
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.enable_grad():
-        for size in OPERANDS:
-            try:
-                agree = _agrees(use, size, 1) and _agree_on_masks(use, size)
-            except Exception as error:
-                problem = f"its backward cannot be checked: {type(error).__name__}: {error}"
-                raise InputError(where, one_line(f"{name}: {problem}")) from error
-            if not agree:
-                raise InputError(where, f"{name} has a backward of its own, {EXPECTED}")
+        try:
+            if not is_straight and all(_agrees(use, run_forward, size) for size in OPERANDS):
+                return True
+        except Exception as error:
+            problem = f"its backward cannot be checked: {type(error).__name__}: {error}"
+            raise InputError(where, one_line(f"{name}: {problem}")) from error
+        try:
+            if all(_agrees(use, run_straight_through, size) for size in OPERANDS):
+                return False
+        except Exception as error:
+            reason = f" ({one_line(str(error))})" if isinstance(error, TypeError) else ""
+            raise InputError(
+                where, f"{name} has a backward of its own{reason}, {EXPECTED}"
+            ) from error
+    raise InputError(where, f"{name} has a backward of its own, {EXPECTED}")
 
 
-def _agree_on_masks(use: Use, size: float) -> bool:
-    """Compare on integers 0 and 1. True if the function fails: 1 may be no valid index for it."""
+def _agrees(use: Use, form: Form, size: float) -> bool:
+    """Compare on operands of scale ``size``. Integers are zeros, then 0 and 1."""
+    if not _agrees_below(use, form, size, 1):
+        return False
     try:
-        return _agrees(use, size, 2)
+        return _agrees_below(use, form, size, 2)
     except Exception:
-        return True
+        return True  # 1 may be no valid index for the function
 
 
-def _agrees(use: Use, size: float, below: int) -> bool:
+def _agrees_below(use: Use, form: Form, size: float, below: int) -> bool:
     """Compare on operands of scale ``size``, with integers drawn below ``below``."""
     torch.manual_seed(0)
     operands = [_drawn(arg, size, below) for arg in use.args]
@@ -129,7 +179,7 @@ def _agrees(use: Use, size: float, below: int) -> bool:
     torch.manual_seed(1)
     own = _tensors(use.function.apply(*_copies(operands), **named))
     torch.manual_seed(1)
-    plain = _tensors(run_forward(Use(use.function, tuple(_copies(operands)), named)))
+    plain = _tensors(form(Use(use.function, tuple(_copies(operands)), named)))
     if len(own) != len(plain) or not all(_near(a, b) for a, b in zip(own, plain, strict=True)):
         return False
     for scale in GRADIENTS:

@@ -50,6 +50,7 @@ class _Known:
         super().__init__()
         self._checks = checks
         self.values: Any = import_module("torch.utils.weak").WeakTensorKeyDictionary()
+        self.places: dict[Any, tuple[Any, list[Any]]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
@@ -81,19 +82,33 @@ class _Known:
         return torch.Tensor.__getitem__, (source, self._by_places(mask))
 
     def _by_places(self, index: Any) -> Any:
-        """Return an index with the positions of true elements in the place of each known mask.
+        """Return an index with the positions of true elements in the place of each mask.
 
-        A program cannot know how many elements a mask selects.
+        A program cannot know how many elements a mask selects. It can know that two selections are
+        of one mask.
         """
         parts = index if isinstance(index, tuple) else (index,)
         made: list[Any] = []
         for part in parts:
             value = self.values.get(part) if isinstance(part, torch.Tensor) else None
-            if value is None or value.dtype != torch.bool or not value.dim():
+            if value is None and _is_mask(part):
+                made += self._places_of(part)
+                continue
+            if value is None or not _is_mask(value):
                 made.append(part)
                 continue
             made += map(_again, _run(_places, [value], {}))
         return tuple(made) if len(made) > 1 or isinstance(index, tuple) else made[0]
+
+    def _places_of(self, mask: Any) -> list[Any]:
+        """Return the positions of a mask's true elements, the same tensors for each use of a mask,
+        so that torch knows that two selections by it have equal sizes."""
+        memory = mask.untyped_storage()._cdata, mask.storage_offset()
+        key = memory, tuple(mask.shape), mask.stride(), mask._version
+        if key not in self.places:
+            # With the mask, so that no other tensor gets its memory.
+            self.places[key] = mask, list(mask.nonzero().unbind(1))
+        return self.places[key][1]
 
     def _found(self, func: Any, name: str, args: Any, given: Any) -> Any:
         """Return a function's result with values, or ``_Unknown``."""
@@ -123,6 +138,10 @@ class _Known:
         elif isinstance(result, (list, tuple)) and isinstance(made, (list, tuple)):
             for one, value in zip(made, result, strict=False):
                 self._note(one, value)
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.bool and value.dim() > 0
 
 
 class _Unknown:

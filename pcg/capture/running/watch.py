@@ -4,13 +4,14 @@ torch.export runs the module's ``forward`` and records its tensors. A hook, or t
 ``torch.autograd.Function``, leaves no trace in the program. So the functions of torch that register
 these are replaced while the module runs. Hooks are refused. ``inference_mode`` turns gradients off
 as ``no_grad`` does, which programs record. A checkpoint runs its function directly. A call of a
-``Function`` is recorded, and its backward is checked later (``autograd_functions``).
+``Function`` is recorded, and its backward is checked later (``autograd_functions``). Autocast is
+turned off, since the precision of a plan decides the number formats, and its place is recorded.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from pcg.capture.running.autograd_functions import Use, run_forward
+from pcg.capture.running.autograd_functions import Use, run_forward, run_straight_through
 from pcg.capture.running.python_random import watched_random
 from pcg.capture.running.refusals import LOST
 from pcg.errors import InputError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 _FOLDER = str(Path(__file__).parent)
+AUTOCAST = "autocast has no effect in a plan, whose --precision decides the number formats"
 ACROSS_CHANNELS = (
     "CrossMapLRN2d has a backward that is not the derivative of its forward, "
     "expected LocalResponseNorm"
@@ -36,33 +38,28 @@ ACROSS_CHANNELS = (
 
 @dataclass
 class ModuleWatch:
-    """The autograd functions that a module applied, with the user's lines."""
+    """What a module did, with the user's lines: the autograd functions that it applied, and the
+    places where it turned autocast on."""
 
     where: str
     uses: list[tuple[str, Use]] = field(default_factory=list[tuple[str, Use]])
+    autocasts: list[str] = field(default_factory=list[str])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A line for each place with autocast."""
+        return tuple(f"{place}: {AUTOCAST}" for place in dict.fromkeys(self.autocasts))
 
 
 @contextmanager
-def watched(module: Module, where: str) -> Generator[ModuleWatch]:
-    """Watch a module within this context.
+def watched(module: Module, where: str, straight: Collection[Any] = ()) -> Generator[ModuleWatch]:
+    """Watch a module within this context. The autograd functions in ``straight`` are run straight
+    through.
 
     Raises InputError for a hook, with the line that registers it, and for a ``forward`` that
     changes which parameters are trained.
     """
     watch = ModuleWatch(where)
-    checkpoint = import_module("torch.utils.checkpoint").CheckpointFunction
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if cls is checkpoint:
-            return _checkpointed(*args)
-        if cls is import_module("torch.nn.modules._functions").CrossMapLRN2d:
-            raise InputError(_line(where), ACROSS_CHANNELS)
-        if cls.__module__.partition(".")[0] == "torch":
-            return own.__func__(cls, *args, **kwargs)
-        use = Use(cls, args, kwargs)
-        watch.uses.append((_line(where), use.described()))
-        return run_forward(use)
-
     trained = {name: tensor.requires_grad for name, tensor in module.named_parameters()}
 
     def check_trained(*_: object) -> None:
@@ -71,18 +68,40 @@ def watched(module: Module, where: str) -> Generator[ModuleWatch]:
                 problem = f"forward changes requires_grad of parameter {name}, expected it as it is"
                 raise InputError(where, f"{problem} when the module is made")
 
-    own: Any = torch.autograd.Function.__dict__["apply"]
+    apply = classmethod(_apply_of(watch, straight))
     with ExitStack() as stack:
-        stack.enter_context(patch.object(torch.autograd.Function, "apply", classmethod(apply)))
+        stack.enter_context(patch.object(torch.autograd.Function, "apply", apply))
         for owner, name, problem in _unfollowed():
             refusing = _refusing(problem, where, getattr(owner, name))
             stack.enter_context(patch.object(owner, name, refusing))
         stack.enter_context(watched_random(lambda: _line(where)))
+        enter = _enter_of(torch.autocast, lambda: watch.autocasts.append(_line(where)))
+        stack.enter_context(patch.object(torch.autocast, "__enter__", enter))
         for owner, name, watching in (*_modes(), *_uniform_numbers()):
             stack.enter_context(patch.object(owner, name, watching))
         stack.callback(module.register_forward_hook(check_trained).remove)
         stack.enter_context(_plain_buffers(module))
         yield watch
+
+
+def _apply_of(watch: ModuleWatch, straight: Collection[Any]) -> Callable[..., Any]:
+    """Return an ``apply`` of autograd functions that notes those of the user, and runs them by
+    torch's own operations."""
+    own: Any = torch.autograd.Function.__dict__["apply"]
+    checkpoint = import_module("torch.utils.checkpoint").CheckpointFunction
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls is checkpoint:
+            return _checkpointed(*args)
+        if cls is import_module("torch.nn.modules._functions").CrossMapLRN2d:
+            raise InputError(_line(watch.where), ACROSS_CHANNELS)
+        if cls.__module__.partition(".")[0] == "torch":
+            return own.__func__(cls, *args, **kwargs)
+        use = Use(cls, args, kwargs)
+        watch.uses.append((_line(watch.where), use.described()))
+        return run_straight_through(use) if cls in straight else run_forward(use)
+
+    return apply
 
 
 def _unfollowed() -> Iterator[tuple[Any, str, str]]:
@@ -226,6 +245,23 @@ def _autocast_of(cls: Any) -> Callable[..., None]:
         begin(mode, "cpu" if device_type == "meta" else device_type, *args, **kwargs)
 
     return __init__
+
+
+def _enter_of(cls: Any, note: Callable[[], None]) -> Callable[..., Any]:
+    """Return an ``__enter__`` of autocast that turns it off. ``note`` is called if it was on."""
+    begin = cls.__enter__
+
+    def __enter__(mode: Any) -> Any:
+        enabled = mode._enabled
+        if enabled:
+            note()
+        mode._enabled = False
+        try:
+            return begin(mode)
+        finally:
+            mode._enabled = enabled
+
+    return __enter__
 
 
 def _number_of(make: Callable[..., Any]) -> Callable[..., Any]:

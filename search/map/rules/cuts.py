@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from pcg.graph.graph import Graph, Leaf, Node, Signature, Value
 from pcg.graph.pairs import side
@@ -38,6 +39,15 @@ class Cuts:
     _known: Memo[Signature, Mapping[str, Rule]] = field(
         init=False, default_factory=Memo[Signature, Mapping[str, Rule]]
     )
+
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def of_rules(
+        rules: tuple[Rule, ...], parallel: frozenset[str] = IN_SPACE, *, windows: bool = False
+    ) -> Cuts:
+        """The cuts by some rules. Results are cached, as a library returns the same rules for
+        graphs of one kind. So all choosers of a search share what is known of an operator."""
+        return Cuts(rules, parallel, windows)
 
     def __post_init__(self) -> None:
         self.rules = tuple(self.rules)
@@ -130,7 +140,7 @@ def block_halo(node: Node, operand: int, dim: int) -> tuple[int, int]:
 
 
 def with_unfolded(
-    graph: Graph, derivation: Derivation, nodes: Collection[Node], rules: Iterable[Rule]
+    graph: Graph, derivation: Derivation, nodes: Collection[Node], rules: tuple[Rule, ...]
 ) -> tuple[Graph, Derivation]:
     """Replace some operators of a graph by graphs of simpler ones, where rules say so, with the
     reductions among these in blocks. ``derivation``: the steps that led to the graph. Returns the
@@ -175,9 +185,9 @@ def _operator_alone(rule: Rule, allowed: frozenset[str], *, windows: bool) -> st
     node = rule.left[0].node
     if len(left) > 1 or node.is_leaf or node.operator_call.operator.parallel is not None:
         return None
-    if len(rule.left) != len(node.ranks) or not rule.is_applicable:
-        return None
     if not all(isinstance(value.node.call, Leaf) for value in node.inputs):
+        return None
+    if len(rule.left) != len(node.ranks):
         return None
     others = side(rule.right).operators
     computing = [n for n in others if not n.is_parallel]
@@ -188,7 +198,7 @@ def _operator_alone(rule: Rule, allowed: frozenset[str], *, windows: bool) -> st
         return None
     if not windows and any(states_halo(n.operator_call) for n in others):
         return None
-    return node.name if rule.free_symbols else None
+    return node.name if rule.free_symbols and rule.is_applicable else None
 
 
 def _carriers(rule: Rule) -> frozenset[int]:
@@ -197,7 +207,7 @@ def _carriers(rule: Rule) -> frozenset[int]:
     node, none = rule.left[0].node, frozenset[int]()
     if any(value.node != node for value in rule.left) or node.is_leaf or node.is_parallel:
         return none
-    if len(rule.left) != len(node.ranks) or not rule.is_applicable or rule.free_symbols:
+    if any(v.node.name != "reduce" for v in rule.right):
         return none
     behind = [v.node.inputs[0] if v.node.name == "reduce" else v for v in node.inputs]
     after = side(rule.right).operators
@@ -206,6 +216,6 @@ def _carriers(rule: Rule) -> frozenset[int]:
         return none
     if {n.name for n in after if n.is_parallel} - {"reduce", "replicate"}:
         return none
-    if any(v.node.name != "reduce" for v in rule.right):
+    if len(rule.left) != len(node.ranks) or not rule.is_applicable or rule.free_symbols:
         return none
     return frozenset(i for i, v in enumerate(node.inputs) if v.node.name == "reduce")

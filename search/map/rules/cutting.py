@@ -5,26 +5,47 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.schedule import trace
 from pcg.placement.view import MachineView
 from search.cost.derivation import Applied
 from search.map.rules.cuts import Cuts
-from search.map.space.strategies import Space, passes
+from search.map.space.mapping import OperatorMapping
+from search.map.space.strategies import REPLICATE, Space, mapped_view, passes
 
 CutStep = tuple[Applied | None, Mapping[Value, Value]]
+
+
+class PlacedAxes(NamedTuple):
+    """The axes of the task grid of an operator that was cut. ``copied``: the places of axes that
+    partial sums should have passed along and did not, so that the operator is copied instead;
+    ``places``: for each axis of the grid, its place among the axes of the operator's space."""
+
+    copied: frozenset[int]
+    places: tuple[int, ...]
+
+    def view(self, mapping: OperatorMapping) -> MachineView:
+        """The machine view of the operator by a mapping with these cuts."""
+        if self.copied:
+            axes = [
+                a._replace(place=REPLICATE) if a.place in self.copied else a for a in mapping.axes
+            ]
+            mapping = OperatorMapping(mapping.start, tuple(axes))
+        return mapped_view(mapping, self.places)
 
 
 @dataclass(frozen=True)
 class CutNode:
     """An operator that was cut. ``outer``: the values that stand for its outputs; ``inner``: the
-    operator on blocks; ``steps``: the rules that were applied, each with the values that changed
-    because of it and mean the same. Values may also change without a rule (None)."""
+    operator on blocks; ``placed``: the axes of its task grid; ``steps``: the rules that were
+    applied, each with the values that changed because of it and mean the same. Values may also
+    change without a rule (None)."""
 
     outer: tuple[Value, ...]
     inner: Node
-    view: MachineView
+    placed: PlacedAxes
     steps: tuple[CutStep, ...]
 
 
@@ -50,9 +71,9 @@ class Cutting:
         self.outer = wider
         self.inner = trace(made.made[0])[0].node
 
-    def done(self, view: MachineView) -> CutNode:
-        """The operator that was cut, on the devices of a machine view."""
-        return CutNode(tuple(self.outer), self.inner, view, tuple(self.steps))
+    def done(self, placed: PlacedAxes) -> CutNode:
+        """The operator that was cut, with the axes of its task grid."""
+        return CutNode(tuple(self.outer), self.inner, placed, tuple(self.steps))
 
     def let_pass(self, cuts: Cuts, carriers: Iterable[int], degree: int) -> bool:
         """Move a reduction of ``degree`` partial sums behind the operator. Returns False, and

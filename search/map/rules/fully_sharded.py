@@ -82,6 +82,8 @@ def is_parting(rule: Rule) -> bool:
     if len(rule.left) != 1 or not isinstance(rule.left[0].node.call, Leaf):
         return False
     combine = rule.right[0].node
+    if combine.name != "combine":
+        return False
     names = [node.name for node in side(rule.right).operators]
     return (
         names == ["partition", "combine"]

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 
 from pcg.graph.graph import Graph, Node, rebuild, topological
@@ -70,9 +71,10 @@ class ReducedAxes:
     unfold: Unfold
 
     @staticmethod
-    def of(rules: Iterable[Rule]) -> ReducedAxes:
-        """The rules about reductions of an axis among some rules."""
-        rules = tuple(rules)
+    @lru_cache(maxsize=8)
+    def of(rules: tuple[Rule, ...]) -> ReducedAxes:
+        """The rules about reductions of an axis among some rules. Results are cached, as a library
+        returns the same rules for graphs of one kind."""
         by_blocks: dict[str, tuple[tuple[Rule, str, str], ...]] = {}
         for rule in in_both_directions(rules):
             symbols = _blocks_of(rule)
@@ -153,8 +155,10 @@ def match_alone(rule: Rule, node: Node) -> Match | None:
 def _blocks_of(rule: Rule) -> tuple[str, str] | None:
     """For a rule that splits a reduction into one within blocks and one over their results: the
     symbols of the number of blocks and of their size. None for other rules."""
+    if rule.family != "decomposition":
+        return None
     left, right = side(rule.left).operators, side(rule.right).operators
-    if rule.family != "decomposition" or len(left) != 1 or not rule.is_applicable:
+    if len(left) != 1 or not rule.is_applicable:
         return None
     if [n.name for n in right] != [unflatten.name, left[0].name, left[0].name]:
         return None

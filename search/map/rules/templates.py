@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 
 from pcg.graph.graph import Leaf, Node, Value, topological
 from pcg.memo import Memo
-from pcg.placement.view import MachineView
 from pcg.plan.derivation import Application, made_id
 from search.cost.derivation import Scribe, created, in_derivation
-from search.map.rules.cutting import CutNode
+from search.map.rules.cutting import CutNode, PlacedAxes
 
 _Place = tuple[int, int]
 """The number of an operand, and how many of its reductions lie behind this value; or the number of
@@ -62,7 +61,7 @@ class CutTemplate:
     nodes: tuple[_TemplateNode, ...]
     outer: tuple[_Reference, ...]
     inner: int
-    view: MachineView
+    placed: PlacedAxes
     whole: tuple[_Reference, ...]
     """The outputs of the operator before it was cut."""
     steps: tuple[_TemplateStep, ...]
@@ -86,7 +85,7 @@ class CutTemplate:
             numbers[node] = len(numbers)
         outer, outputs = (tuple(map(place, values)) for values in (cut.outer, whole.outputs))
         steps = _template_steps(cut, place)
-        return CutTemplate(tuple(made), outer, numbers[cut.inner], cut.view, outputs, steps)
+        return CutTemplate(tuple(made), outer, numbers[cut.inner], cut.placed, outputs, steps)
 
     def on(
         self, operands: Sequence[Sequence[Value]], node: Node, scribe: Scribe | None = None
@@ -180,12 +179,12 @@ class CutTemplates:
         cut: Callable[[Node], CutNode],
         behind: Callable[[Value], list[Value]] = behind_reductions,
         scribe: Scribe | None = None,
-    ) -> tuple[tuple[Value, ...], Node, MachineView]:
+    ) -> tuple[tuple[Value, ...], Node, PlacedAxes]:
         """Cut an operator that reads ``inputs``. Returns the values that stand for its outputs, the
-        operator on blocks, and its machine view. ``kind``: all else that the result depends on;
-        ``whole``: the operator in the whole graph; ``cut``: the function that cuts; ``behind``: a
-        function from a value to the value and those behind it that rules look at; ``scribe``: if
-        given, writes the derivation down."""
+        operator on blocks, and the axes of its task grid. ``kind``: all else that the result
+        depends on; ``whole``: the operator in the whole graph; ``cut``: the function that cuts;
+        ``behind``: a function from a value to the value and those behind it that rules look at;
+        ``scribe``: if given, writes the derivation down."""
         operands = [behind(value) for value in inputs]
         bases: dict[Value, int] = {}
         pattern = tuple(
@@ -199,7 +198,7 @@ class CutTemplates:
         template = self._known.get(
             (kind, pattern), lambda: _on_stand_ins(whole, operands, bases, cut)
         )
-        return *template.on(operands, whole, scribe), template.view
+        return *template.on(operands, whole, scribe), template.placed
 
 
 def _on_stand_ins(

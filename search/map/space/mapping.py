@@ -65,9 +65,10 @@ class OperatorMapping:
         """The places that are cut, each once, slowest first."""
         return tuple(dict.fromkeys(axis.place for axis in self.axes))
 
-    def degree(self, place: int) -> int:
-        """The number of pieces into which the axis at a place is cut."""
-        return prod(axis.degree for axis in self.axes if axis.place == place)
+    @cached_property
+    def cuts(self) -> tuple[tuple[int, int], ...]:
+        """The place and degree of each axis. They say how the operator is cut, on any devices."""
+        return tuple((axis.place, axis.degree) for axis in self.axes)
 
     def moved(self, start: int) -> OperatorMapping:
         """The same array, beginning at another device."""

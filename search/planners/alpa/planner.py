@@ -30,8 +30,7 @@ from math import inf
 from pcg.graph.graph import Graph
 from pcg.memo import Memo
 from search.choices import Recompute
-from search.cost.planned import Planned
-from search.cost.progress import check_time, now
+from search.cost.progress import check_time
 from search.map.choose.factors import Factor
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import Outline
@@ -46,7 +45,7 @@ from search.planners.ilp import HeldBytes, Tally
 from search.planners.row_cuts import operations
 from search.planners.row_prices import RowPrices, StageChoice
 from search.planners.stage_choices import OPEN_GAP, StageChoices
-from search.planners.staged import StagedSearch
+from search.planners.staged import StagedPlanner, StagedSearch
 
 LAYERS = 8
 """The number of layers of a model, as in the authors' suites; more if there are more stages."""
@@ -58,7 +57,7 @@ fullest time alone, which do not add up over operators."""
 
 
 @dataclass(frozen=True)
-class AlpaPlanner:
+class AlpaPlanner(StagedPlanner):
     """Plans as Alpa does. ``micro_batches``: the numbers to try, by default those of a ladder;
     ``seconds``: the time limit of the search."""
 
@@ -67,15 +66,7 @@ class AlpaPlanner:
     layers: int = LAYERS
     micro_batches: tuple[int, ...] | None = None
 
-    def plan(self, name: str, graph: Graph) -> Planned:
-        """Return the plan. Raises NegativeAnswer if none fits."""
-        start, tally = now(), Tally()
-        search = self.search(tally)
-        tried = search.found(name, graph)
-        return search.planned(name, graph, tried, start, (tally.line,))
-
     def search(self, tally: Tally) -> StagedSearch:
-        """The search. ``tally`` counts its integer programs."""
         levels = _Levels(self.setting, self.layers, tally)
         return StagedSearch(self.setting, "alpa", levels, self.micro_batches, self.seconds)
 

@@ -21,12 +21,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 
-from pcg.graph.graph import Graph
 from pcg.machine import Machine
 from pcg.memo import Memo
 from search.choices import Recompute
-from search.cost.planned import Planned
-from search.cost.progress import check_time, now
+from search.cost.progress import check_time
 from search.map.choose.factors import Factor, Places, restricted
 from search.map.choose.tied import TiedVariables
 from search.pipeline.micro import MicroBatches
@@ -38,7 +36,7 @@ from search.planners.common import PlannerSetting
 from search.planners.ilp import HeldBytes, Solution, Tally, solve
 from search.planners.row_prices import RowPrices, StageChoice, logical_masks
 from search.planners.stage_choices import OPEN_GAP, StageChoices
-from search.planners.staged import StagedSearch
+from search.planners.staged import StagedPlanner, StagedSearch
 from search.planners.tepdist.cones import Cones, cones, possible
 from search.planners.tepdist.stages import stage_bounds
 
@@ -52,7 +50,7 @@ ROOM = 0.85
 
 
 @dataclass(frozen=True)
-class TepdistPlanner:
+class TepdistPlanner(StagedPlanner):
     """Plans as TePDist does. ``micro_batches``: the numbers to try, by default those of a ladder;
     ``seconds``: the time limit of the search."""
 
@@ -60,15 +58,7 @@ class TepdistPlanner:
     seconds: float = 600.0
     micro_batches: tuple[int, ...] | None = None
 
-    def plan(self, name: str, graph: Graph) -> Planned:
-        """Return the plan. Raises NegativeAnswer if none fits."""
-        start, tally = now(), Tally()
-        search = self.search(tally)
-        tried = search.found(name, graph)
-        return search.planned(name, graph, tried, start, (tally.line,))
-
     def search(self, tally: Tally) -> StagedSearch:
-        """The search. ``tally`` counts its integer programs."""
         levels = _ConeLevels(self.setting, tally)
         return StagedSearch(self.setting, "tepdist", levels, self.micro_batches, self.seconds)
 

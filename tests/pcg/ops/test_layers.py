@@ -63,7 +63,7 @@ def test_rms_norm(dtype: torch.dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
-def test_attention(batch: tuple[int, ...], dtype: torch.dtype):
+def test_attention_is_that_of_torch(batch: tuple[int, ...], dtype: torch.dtype):
     q, k, v = numbers(1, *batch, 5, 8), numbers(2, *batch, 7, 8), numbers(3, *batch, 7, 4)
     mask = numbers(4, *batch, 5, 7)
     sdpa = functional.scaled_dot_product_attention
@@ -88,7 +88,7 @@ def test_attention_heads_of_torch():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_losses(dtype: torch.dtype):
+def test_losses_are_those_of_torch(dtype: torch.dtype):
     logits, target = numbers(1, 6, 9) * 4, ids(2, 9, 6)
     assert_means(
         reductions.cross_entropy(),

@@ -72,7 +72,7 @@ def groups_of(name: str, random: Random) -> tuple[int, int, int]:
 @each("seed", range(3))
 @each("padding", ["explicit", "valid", "same"])
 @each("name", ["conv2d", "grouped_conv2d", "depthwise_conv2d"])
-def test_convolutions(name: str, padding: str, seed: int):
+def test_convolutions_are_those_of_torch(name: str, padding: str, seed: int):
     random = Random(f"{name} {padding} {seed}")
     case = Case.random(random)
     groups, channels, outputs = groups_of(name, random)
@@ -100,7 +100,7 @@ def test_convolutions(name: str, padding: str, seed: int):
 
 @each("seed", range(10))
 @each("name", ["max_pool2d", "avg_pool2d", "avg_pool2d_inside"])
-def test_pools(name: str, seed: int):
+def test_pools_are_those_of_torch(name: str, seed: int):
     random = Random(f"{name} {seed}")
     case = Case.random(random, dilated=False)
     x = numbers(seed, random.randint(1, 3), random.randint(1, 3), *case.image)

@@ -253,5 +253,9 @@ def test_flows_equal_the_shared_elements_of_each_pair_of_pieces(plan: Transfer):
     for field in ("sources", "targets", "elements", "pieces"):
         whole = np.concatenate([getattr(part, field) for part in parts])
         assert (whole == getattr(flows, field)).all()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "FEW_PAIRS", 0)
+        for field, listed in zip(flows, plan.flows, strict=True):
+            np.testing.assert_array_equal(listed, field)
     stays = bool((flows.sources == flows.targets).all())
     assert plan._is_local == stays

@@ -40,7 +40,7 @@ def golden() -> Graph:
     return Graph((parts, apply(scale(factor=-0.5), Value(parts.node, 1))))
 
 
-def test_golden():
+def test_text_of_a_graph_is_fixed():
     assert print_graph(golden()) == GOLDEN
     assert parse_graph(GOLDEN) == golden()
 

@@ -170,7 +170,7 @@ def test_both_parts_of_a_split_are_views():
     assert [view_of(node, port) for port in range(2)] == [0, 0]
 
 
-def test_pointwise():
+def test_operators_that_reduce_are_not_pointwise():
     for name, attributes, shapes in CALLS:
         reduces = name in ("matmul", "softmax", "layer_norm", "attention", "sum_axis", "max_axis")
         assert is_pointwise(node_of(name, attributes, shapes)) != reduces

@@ -28,7 +28,7 @@ def counts(text: str, needs: set[int] | None = None) -> Work:
 MATMUL = "x = input[64, 784]\nw = weight[784, 512]\nreturn matmul(x, w)"
 
 
-def test_matmul():
+def test_work_of_a_matmul_is_counted_by_hand():
     m, k, n = 64, 784, 512
     blocks = m * k + k * n + m * n
     assert counts(MATMUL) == Work(
@@ -55,7 +55,7 @@ def test_a_product_with_its_activation_spares_a_pass_over_memory():
     assert counts(MATMUL.replace("matmul(", "matmul_relu("), set()).kernels_slope == 0
 
 
-def test_itemsize():
+def test_bytes_grow_with_the_number_format():
     node = node_of(MATMUL)
     single, double = (work(node, frozenset({0}), itemsize, itemsize) for itemsize in (4, 8))
     assert double.bytes_forward == 2 * single.bytes_forward
@@ -94,7 +94,9 @@ def test_batch_matmul():
         ("multiply(x, y)", 1, 2, 2),
     ],
 )
-def test_elementwise(call: str, forward: int, backward: int, read_back: int):
+def test_work_of_elementwise_operators_is_counted_by_hand(
+    call: str, forward: int, backward: int, read_back: int
+):
     counted = counts(f"x = weight[8, 8]\ny = weight[8, 8]\nreturn {call}")
     operands = 2 if "y" in call else 1
     assert counted.flops_forward == forward * 64
@@ -176,7 +178,7 @@ def test_moving_elements_is_no_arithmetic(call: str):
     assert counted.bytes_forward == (256 if "y" in call else 128)
 
 
-def test_losses():
+def test_work_of_losses_is_counted_by_hand():
     assert counts("x = weight[8]\nreturn sum_loss(x)").flops_forward == 8
     assert counts("x = weight[8]\nreturn mean_loss(x)").flops_forward == 9
     assert counts("x = weight[8]\nreturn sum_loss(x)").flops_backward == 0

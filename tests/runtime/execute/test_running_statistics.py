@@ -95,7 +95,7 @@ def plans(kind, library):
     machine = load_machine("dgx-a100").with_devices(2)
     alone = Chooser.on(CostModel(machine.with_devices(1)), Cuts(()))
     for variant in variants(graph, library, Mode.PARALLEL, alone, Limits(tries=0)):
-        engine = Chooser.on(CostModel(machine), Cuts(library.concrete(variant.graph)))
+        engine = Chooser.on(CostModel(machine), Cuts.of_rules(library.concrete(variant.graph)))
         chosen = engine.choose(variant.graph, 0.0, data_parallel(variant.graph))
         cut = Builder(engine.spaces).cut(chosen, variant.derivation)
         yield plan_of(kind, cut.graph, cut.steps, 2, library)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
@@ -77,3 +78,14 @@ def test_inputs_that_are_not_finite_are_listed_by_step():
     made.piece(X, LEFT, 1)
     assert made.bad(1) == ["input x"]
     assert made.bad(7) == []
+
+
+def test_the_thread_ends_with_its_prefetcher():
+    source = Read()
+    made = ahead(source, 3)
+    made.piece(X, LEFT, 0)
+    (reading,) = (t for t in threading.enumerate() if t.ident in source.threads)
+    del made
+    gc.collect()
+    reading.join(timeout=60)
+    assert not reading.is_alive()

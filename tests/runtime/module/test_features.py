@@ -350,8 +350,9 @@ def test_modules_and_plans_that_do_not_match_are_refused():
     untied = planned(captured(apart, batch_of(0)), "joint", 1)
     with pytest.raises(InputError, match=r"head\.weight are one tensor"):
         parallel(words(), untied, World())
-    with pytest.raises(InputError, match="bfloat16, expected all in float32"):
-        parallel(words().bfloat16(), words_planned("joint", 1), World())
+    (mixed := words().float()).head.double()
+    with pytest.raises(InputError, match="float32 and float64, expected all in one format"):
+        parallel(mixed, words_planned("joint", 1), World())
     with pytest.raises(InputError, match="names no parameters"):
         parallel(
             words(),

@@ -9,7 +9,6 @@ import torch
 from support.runs.own_loop import batch_of, words, words_planned
 from torch import nn
 
-from pcg.errors import InputError
 from pcg.plan.plan import Plan
 from pcg.plan.precision import Precision
 from pcg.plan.training import Training
@@ -48,6 +47,26 @@ def test_module_in_double_precision_ignores_the_number_format():
     assert step(words(), "bf16")[0] == step(words(), "fp64")[0] == step(words(), "fp32")[0]
 
 
-def test_parameters_in_a_narrow_format_are_refused():
-    with pytest.raises(InputError, match="its parameters are bfloat16, expected all in float32"):
-        step(words().bfloat16(), "bf16")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_weights_of_a_module_in_a_narrow_format_are_kept_in_float32(precision: Precision):
+    """It trains as its copy in float32, and evaluates as itself."""
+    narrow, copied = words().bfloat16(), words().float()
+    copied.load_state_dict(narrow.state_dict())
+    parallel, other = (
+        ParallelModule(module, Lowering(planned(precision)), World(), 0)
+        for module in (narrow, copied)
+    )
+    for batch in (batch_of(0), batch_of(1)):
+        losses = [model(**batch)["loss"] for model in (parallel, other)]
+        assert float(losses[0]) == float(losses[1])
+        for model, loss in zip((parallel, other), losses, strict=True):
+            model.zero_grad()
+            loss.backward()
+            torch.optim.SGD(model.parameters(), 0.1).step()
+    assert {parameter.dtype for parameter in parallel.parameters()} == {torch.float32}
+    state, expected = parallel.state_dict(), other.state_dict()
+    torch.testing.assert_close(state, expected, rtol=0, atol=0, check_dtype=False)
+    narrow.load_state_dict(state)
+    parallel.eval()
+    with torch.no_grad(), parallel.by_itself():
+        assert torch.equal(parallel(**batch_of(0))["loss"], narrow.eval()(**batch_of(0))["loss"])

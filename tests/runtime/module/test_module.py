@@ -35,7 +35,7 @@ def agrees(data: st.DataObject) -> None:
         assert_same(own, expected)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(data=st.data())
 def test_any_plan_trains_as_the_module(data):
     agrees(data)

@@ -50,7 +50,7 @@ def eager() -> nn.Module:
     return module
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(data=st.data())
 def test_any_plan_trains_as_the_module_with_torchs_clipping(data):
     """Also if ranks hold no part of some weights."""

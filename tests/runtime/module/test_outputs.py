@@ -80,7 +80,7 @@ def same(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(data=st.data())
 def test_logits_of_any_plan_are_those_of_the_module(data):
     """In training, before and after an update, of the whole batch and of a rank's samples."""

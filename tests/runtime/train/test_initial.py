@@ -149,11 +149,11 @@ def test_plan_trains_as_the_module_itself(own, devices, planner):
 
 
 def test_missing_name_of_the_module_is_reported(own, capsys):
-    plan = planned("mlp-tiny", "joint", 1)
+    plan = planned("mlp-tiny", "data-parallel", 1)
     begun(plan, TrainingOptions(steps=0))
     assert "expected --model" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"reads factor of the module: expected --model"):
-        prepare(Lowering(planned(own, "joint", 1)), TrainingOptions(steps=0), World())
+        prepare(Lowering(planned(own, "data-parallel", 1)), TrainingOptions(steps=0), World())
 
 
 def test_another_module_is_refused(own, tmp_path):
@@ -181,7 +181,7 @@ def test_another_module_is_refused(own, tmp_path):
 
 
 def test_a_run_that_goes_on_does_not_begin_again(own, tmp_path):
-    plan = planned("mlp-tiny", "joint", 1)
+    plan = planned("mlp-tiny", "data-parallel", 1)
     folder = Checkpoints(str(tmp_path / "kept"))
     run_plan(
         Lowering(plan),

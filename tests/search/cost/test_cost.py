@@ -72,7 +72,7 @@ def packed(graph: Graph) -> Schedule:
     return schedule(graph, views)
 
 
-def test_roofline():
+def test_compute_time_is_the_longer_of_products_and_memory():
     cost = CostModel(machine(), speed=PLAIN)
     compute_bound = checked("x = input[1000, 1000]\nw = weight[1000, 1000]\nreturn matmul(x, w)")
     node = compute_bound.outputs[0].node
@@ -153,7 +153,7 @@ def test_all_to_all():
     assert moved(default_layout(rows), default_layout(columns)) == pytest.approx(inside + outside)
 
 
-def test_weight():
+def test_weight_costs_its_synchronization_and_update():
     cost = CostModel(machine(), speed=PLAIN)
     sync, update = cost.weight(default_layout(typed((1000,), dims=(2,), copies=2)))
     assert sync.groups.tolist() == [[0, 1], [2, 3]]

@@ -91,7 +91,7 @@ def test_derivation_begins_with_the_decomposition(library: Library):
     graph, before = variant.graph, variant.derivation
     assert "batch_norm" not in {node.name for node in graph.nodes}
     assert replay(plan_of(model, graph, before.steps), library.rules).findings == ()
-    chooser = Chooser.on(CostModel(machine), Cuts(library.concrete(graph)))
+    chooser = Chooser.on(CostModel(machine), Cuts.of_rules(library.concrete(graph)))
     cut = Builder(chooser.spaces).cut(chooser.choose(graph, 0.0, data_parallel(graph)), before)
     assert cut.graph != graph
     assert cut.steps[: len(before.steps)] == before.steps

@@ -249,7 +249,7 @@ def test_an_operator_takes_as_long_as_on_its_slowest_device():
 def test_strategies_are_priced_on_the_devices_that_they_use():
     machine = two_kinds()
     graph = parse_graph("x = input[24, 2400]\nw = weight[2400, 2400]\nreturn matmul(x, w)")
-    chooser = Chooser.on(CostModel(machine), Cuts(load_library().concrete(graph)))
+    chooser = Chooser.on(CostModel(machine), Cuts.of_rules(load_library().concrete(graph)))
     for strategy in chooser.spaces.of(graph.outputs[0].node).strategies[::7]:
         check_priced(chooser, graph, tuple(int(entry) for entry in strategy))
 

@@ -31,7 +31,7 @@ TRAINING = Training("adam", "bf16")
 
 def chooser_of(graph: Graph, more: int, devices: int = 4) -> Chooser:
     cost = CostModel(load_machine("dgx-a100").with_devices(devices), TRAINING)
-    return Chooser.on(cost, Cuts(load_library().concrete(graph)), more=more)
+    return Chooser.on(cost, Cuts.of_rules(load_library().concrete(graph)), more=more)
 
 
 def scheduled(chooser: Chooser, choice: Choice) -> Schedule:

@@ -43,7 +43,7 @@ def library():
 def built(source: Streams, library, slices: int, stages: int):
     """The pipeline with bounds that divide the operators evenly, for 4 devices."""
     cost = CostModel(load_machine("dgx-a100").with_devices(4 // stages))
-    batches = MicroBatches(source, cost, Cuts(library.concrete(source.graph)), slices)
+    batches = MicroBatches(source, cost, Cuts.of_rules(library.concrete(source.graph)), slices)
     count = len(batches.nodes)
     bounds = [count * stage // stages for stage in range(stages + 1)]
     return batches, build(batches, batches.choose(), bounds)
@@ -254,7 +254,7 @@ def test_pipeline_of_templates_equals_that_of_its_steps(name, library):
     graph = graphs[name]() if name in graphs else parse_graph(REPLAYED[name])
     source, machine, random = streams(graph, library), two_nodes(1e7), Random(name)
     batches = MicroBatches(
-        source, CostModel(machine.with_devices(2)), Cuts(library.concrete(source.graph)), 2
+        source, CostModel(machine.with_devices(2)), Cuts.of_rules(library.concrete(source.graph)), 2
     )
     best, count = batches.choose(), len(batches.nodes)
     for turn in range(3):

@@ -33,7 +33,7 @@ def library():
 
 def batches_of(graph, library, machine, slices: int) -> MicroBatches:
     source = streams(graph, library)
-    return MicroBatches(source, CostModel(machine), Cuts(library.concrete(graph)), slices)
+    return MicroBatches(source, CostModel(machine), Cuts.of_rules(library.concrete(graph)), slices)
 
 
 @pytest.mark.parametrize("slices", [6, 8, 16])

@@ -35,7 +35,7 @@ def groups_of(memory: float) -> StageBatches:
 
 def batches_on(machine: Machine) -> MicroBatches:
     graph, library = layers(4, 512, 1024), load_library()
-    source, cuts = streams(graph, library), Cuts(library.concrete(graph))
+    source, cuts = streams(graph, library), Cuts.of_rules(library.concrete(graph))
     return MicroBatches(source, CostModel(machine), cuts, SLICES)
 
 

@@ -46,7 +46,7 @@ def library():
 
 def batches_of(graph: Graph, library, machine: Machine, slices: int) -> MicroBatches:
     source = streams(graph, library)
-    return MicroBatches(source, CostModel(machine), Cuts(library.concrete(graph)), slices)
+    return MicroBatches(source, CostModel(machine), Cuts.of_rules(library.concrete(graph)), slices)
 
 
 def small(machine: Machine, memory: float) -> Machine:

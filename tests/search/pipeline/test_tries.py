@@ -62,7 +62,7 @@ def test_the_best_is_as_good_as_the_best_of_all(count, batch):
     """By exhaustive search, also of stages that are deeper than usual, on 24 devices."""
     graph, library = layers(count, batch, 256), load_library()
     machine = load_machine("summit").with_nodes(count // 6)
-    source, cuts = streams(graph, library), Cuts(library.concrete(graph))
+    source, cuts = streams(graph, library), Cuts.of_rules(library.concrete(graph))
     tries = OutlineSearch(
         source, cuts, machine, "1f1b", CostModel, everything, inf, Phases(), Teller()
     )

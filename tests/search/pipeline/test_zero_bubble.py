@@ -13,6 +13,7 @@ from support.plans.pipelines import DEVICES, check_read_back, in_stages, layers
 
 from pcg.machine import load_machine
 from pcg.placement.schedule import schedule
+from pcg.plan.text import parse_graph
 from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
 from search.cost.cost import CostModel
@@ -22,6 +23,14 @@ from search.pipeline.price import StageGroups, held_by_device, stage_seconds
 from search.report.describe import pipeline_text
 from search.report.trace import simulate_plan
 from substitutions.rules.store import load_library
+
+FIVE_PRODUCTS = "\n".join(
+    [
+        "h0 = input[16, 4096]",
+        *(f"w{i} = weight[4096, 4096]\nh{i + 1} = matmul(h{i}, w{i})" for i in range(5)),
+        "return mean_loss(h5)",
+    ]
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +79,8 @@ def test_a_transformer_takes_hardly_more_memory_than_by_1f1b(library, machine):
 
 
 def test_zero_bubble_is_chosen_if_it_is_faster(library, machine, tmp_path, monkeypatch):
-    """Five layers, which stages of several chunks would not share evenly."""
-    graph = layers(5, 16, 4096)
+    """Five products, which stages of several chunks would not share evenly."""
+    graph = parse_graph(FIVE_PRODUCTS)
     plan = PipelinePlanner(machine, library).plan("layers", graph).plan
     assert plan.pipeline is not None
     assert plan.pipeline.schedule == "zb-h1"

@@ -28,7 +28,7 @@ COLUMNS, ROWS, HEADS = "data 2 x model 2", "data 2 x reduction 2", "data 2 x hea
 def cut_by_hand(graph: Graph, mesh_axes: range = range(1, 2)) -> Cut | None:
     """A graph on 2 x 2 devices."""
     machine = load_machine("dgx-a100").with_devices(4)
-    chooser = Chooser.on(CostModel(machine), Cuts(load_library().concrete(graph)))
+    chooser = Chooser.on(CostModel(machine), Cuts.of_rules(load_library().concrete(graph)))
     mask = ColumnsThenRows(graph, chooser.spaces.of).along(mesh_axes)
     return (
         None if mask is None else Builder(chooser.spaces).cut(chooser.choose(graph, allowed=mask))

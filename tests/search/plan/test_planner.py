@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import product
 from random import Random
@@ -13,6 +12,7 @@ import torch
 from support.cases import a_third
 from support.graphs.behaviour import assert_same
 from support.graphs.images import ONE_IMAGE, four_devices
+from support.mixed import mixed
 
 from pcg.capture import capture
 from pcg.errors import InputError, NegativeAnswer
@@ -62,7 +62,9 @@ SMALL = {
 
 
 def engine_of(machine: Machine, graph: Graph) -> Chooser:
-    return Chooser.on(CostModel(machine), Cuts(load_library().concrete(graph)), most=1 << 30)
+    return Chooser.on(
+        CostModel(machine), Cuts.of_rules(load_library().concrete(graph)), most=1 << 30
+    )
 
 
 def simulated(chooser: Chooser, choice: Choice, *, overlap: bool = True) -> float:
@@ -121,7 +123,13 @@ def test_estimate_is_within_10_percent_of_the_simulation(model, machine, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("model", "devices"), a_third([("mlp-mnist", 4), ("mlp-tiny", 12), ("dlrm-tiny", 12)])
+    ("model", "devices"),
+    [
+        ("mlp-mnist", 2),
+        pytest.param("mlp-mnist", 4, marks=pytest.mark.soak),
+        pytest.param("mlp-tiny", 12, marks=pytest.mark.soak),
+        pytest.param("dlrm-tiny", 12, marks=pytest.mark.soak),
+    ],
 )
 def test_the_joint_plan_is_never_slower(model, devices):
     """Never slower than plans of other planners and of other modes."""
@@ -176,7 +184,7 @@ def test_tensor_parallelism_has_the_degrees_that_a_node_has():
     """Two of the six devices of a node share a product. Three such pairs share the samples."""
     graph = parse_graph(SMALL["perceptron"].format(b=96, h=384, o=768))
     cost = CostModel(load_machine("summit").with_devices(6))
-    usual = Chooser.on(cost, Cuts(load_library().concrete(graph)))
+    usual = Chooser.on(cost, Cuts.of_rules(load_library().concrete(graph)))
     assert not list(TURNED["megatron"](graph, usual))
     chooser = Chooser.on(cost, usual.spaces.cuts, turned=True)
     by_hand, best = (family.mask for family in TURNED["megatron"](graph, chooser))
@@ -319,16 +327,15 @@ def test_error_states_the_bytes_that_a_plan_lacks():
 
 def test_a_plan_has_to_fit_the_smallest_device_that_it_uses():
     """The second node has a hundredth of the memory. The first node's devices do not need it."""
-    fields = load_machine("dgx-a100").with_nodes(2).model_dump(mode="json", by_alias=True)
-    small = {**fields["device"], "memory_bytes": 1_000_000, "reserved_bytes": 0, "first_node": 1}
-    mixed = Machine.model_validate_json(json.dumps({**fields, "other_device": [small]}))
-    graph = build_model("mlp-tiny", None, mixed.devices)
+    large = load_machine("dgx-a100")
+    machine = mixed(large, large.with_memory(1_000_000), per_node=2, nodes=2)
+    graph = build_model("mlp-tiny", None, machine.devices)
     library = load_library()
     with pytest.raises(NegativeAnswer, match="does not fit"):
-        MeshPlanner(mixed, library, "data-parallel").plan("mlp-tiny", graph)
-    plan = MeshPlanner(mixed, library).plan("mlp-tiny", graph).plan
+        MeshPlanner(machine, library, "data-parallel").plan("mlp-tiny", graph)
+    plan = MeshPlanner(machine, library, mode=Mode.PARALLEL).plan("mlp-tiny", graph).plan
     used = {device for view in plan.views.values() for device in view.devices}
-    assert plan.estimates.peak_memory_bytes <= mixed.memory_limit(used)
+    assert plan.estimates.peak_memory_bytes <= machine.memory_limit(used)
 
 
 def test_an_unknown_planner_is_refused():

@@ -85,7 +85,7 @@ def test_small_graphs(seed):
     """By the prices of a machine, on all logical meshes, with and without a limit of memory."""
     graph = small_graph(Random(seed))
     cost = CostModel(load_machine("dgx-a100").with_devices(4), SGD, None)
-    chooser = Chooser.on(cost, Cuts(library().concrete(graph)))
+    chooser = Chooser.on(cost, Cuts.of_rules(library().concrete(graph)))
     prices = chooser.prices(graph)
     number = {node: i for i, node in enumerate(prices.nodes)}
     factors = [Factor((number[node],), own) for node, own in prices.alone.items()]

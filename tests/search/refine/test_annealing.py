@@ -46,7 +46,7 @@ def library() -> Library:
 
 def chooser_of(graph: Graph, library: Library, devices: int = 5) -> Chooser:
     cost = CostModel(load_machine("dgx-a100").with_devices(devices))
-    return Chooser.on(cost, Cuts(library.concrete(graph)))
+    return Chooser.on(cost, Cuts.of_rules(library.concrete(graph)))
 
 
 def annealer_of(chooser: Chooser, graph: Graph, **options: object) -> Annealer:

@@ -26,10 +26,13 @@ from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import everything
+from search.map.space.mapping import OperatorMapping
 from search.map.space.strategies import starts
 from search.refine import delta as module
 from search.refine.delta import DeltaSimulator
+from search.refine.moves import Mappings, Moves
 from search.refine.overlap import Trial
+from search.refine.paths import OperatorPaths
 from substitutions.rules.rule import parse_rule
 from substitutions.rules.store import Library, load_library
 
@@ -43,7 +46,7 @@ def library() -> Library:
 
 def chooser_of(graph: Graph, library: Library, machine: tuple[str, int]) -> Chooser:
     target = load_machine(machine[0]).with_devices(machine[1])
-    return Chooser.on(CostModel(target), Cuts(library.concrete(graph), windows=True))
+    return Chooser.on(CostModel(target), Cuts.of_rules(library.concrete(graph), windows=True))
 
 
 def at_random(chooser: Chooser, graph: Graph, random: Random) -> Choice:
@@ -120,19 +123,20 @@ def test_second_price_of_a_choice_reuses_its_pieces(library, monkeypatch):
     chooser = chooser_of(graph, library, MACHINES[0])
     delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
     cut: list[object] = []
-    whole = Builder.cut_mapped
+    whole = Builder.cut_along
     monkeypatch.setattr(
-        Builder, "cut_mapped", lambda self, *args: cut.append(args) or whole(self, *args)
+        Builder, "cut_along", lambda self, *args: cut.append(args) or whole(self, *args)
     )
     choice = chooser.choose(graph)
     delta.program(choice)
-    assert len(cut) == len(graph.operators)
+    first = len(cut)
+    assert 0 < first <= len(graph.operators)
     delta.program(choice)
-    assert len(cut) == len(graph.operators)
+    assert len(cut) == first
     last = graph.operators[-1]
     for row in chooser.spaces.of(last).strategies.tolist():
         delta.program(replace(choice, strategies={**choice.strategies, last: tuple(row)}))
-    assert len(cut) <= len(graph.operators) + len(chooser.spaces.of(last)) - 1
+    assert len(cut) <= first + len(chooser.spaces.of(last)) - 1
 
 
 def test_longest_path_rules_a_choice_out_before_its_tasks_are_made(library, monkeypatch):
@@ -146,6 +150,46 @@ def test_longest_path_rules_a_choice_out_before_its_tasks_are_made(library, monk
         patch.setattr(module, "tasks", lambda _: pytest.fail("tasks were made"))
         assert delta.seconds(choice, seconds / 3) is None
     assert delta.seconds(choice, nextafter(seconds, inf)) == seconds
+
+
+@given(training_graphs(cut=False), st.sampled_from(MACHINES), st.randoms(use_true_random=False))
+def test_no_plan_is_faster_than_the_longest_path_of_its_operators(library, graph, machine, random):
+    chooser = chooser_of(graph, library, machine)
+    delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
+    paths = OperatorPaths(delta.pieces)
+    moves = Moves(graph, chooser.spaces, machine[1], random)
+    mappings: Mappings = dict.fromkeys(graph.operators, OperatorMapping(0))
+    for _ in range(8):
+        mappings = moves.moved(moves.apart(mappings) or mappings)
+        pieces = delta.pieces.of_all([*mappings.values()])
+        assert pieces is not None
+        seconds = delta.seconds_mapped([*mappings.values()], inf)
+        assert seconds is not None
+        assert not paths.last(pieces, seconds * (1 + 1e-9))
+        longest = max(piece.forward_seconds + piece.backward_seconds for piece in pieces)
+        assert paths.last(pieces, longest)
+
+
+def test_a_resharding_rules_a_plan_out_before_others_are_priced(library):
+    """Each operator is on another device than the one that it reads."""
+    graph = parse_graph(
+        "x = input[64, 512]\nv = weight[512, 4096]\nw = weight[4096, 64]\n"
+        "return mean_loss(relu(relu(matmul(matmul(x, v), w))))"
+    )
+    chooser = chooser_of(graph, library, MACHINES[0])
+    delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
+    paths, alone = OperatorPaths(delta.pieces), OperatorMapping(0)
+    count = len(graph.operators)
+    apart = [OperatorMapping(number % 2) for number in range(count)]
+    pieces = delta.pieces.of_all([alone] * count)
+    seconds = delta.seconds_mapped([alone] * count, inf)
+    assert pieces is not None
+    assert seconds is not None
+    assert not paths.last(pieces, nextafter(seconds, inf))
+    pieces = delta.pieces.of_all(apart)
+    assert pieces is not None
+    assert paths.last(pieces, seconds)
+    assert 0 < len(delta.pieces.moves) < count - 1
 
 
 def test_operators_that_the_loss_does_not_need_have_no_gradients(library):

@@ -51,7 +51,7 @@ def test_branches_that_cannot_be_cut_run_side_by_side(library):
 
 def test_resharding_around_branches_reduces_their_expected_gain(library):
     graph, machine = build_model("xdl-tiny", 24, 1), load_machine("summit").with_devices(6)
-    chooser = Chooser.on(CostModel(machine), Cuts(library.concrete(graph)))
+    chooser = Chooser.on(CostModel(machine), Cuts.of_rules(library.concrete(graph)))
 
     def promised(exposed: Exposed, *, around: bool) -> float:
         spread = Spread(chooser.choose(graph, exposed=exposed), {})
@@ -69,7 +69,7 @@ def test_branches_of_a_larger_model_share_the_devices(library, monkeypatch):
     refinement."""
     monkeypatch.setattr(plans, "refine", lambda *_: None)
     graph = build_model("candle-uno-tiny", 24, 1)
-    machine = load_machine("summit").with_devices(6)
+    machine = load_machine("summit").with_devices(2)
     plan = plan_of(library, graph, machine)
     assert any(view.start for view in plan.views.values())
     assert_same(graph, plan.graph)

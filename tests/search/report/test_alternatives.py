@@ -47,7 +47,7 @@ def test_few_simulated_alternatives_include_the_best(text):
 def test_alternatives_cost_as_much_as_in_the_search():
     """A plan by data parallelism, with any one operator by any other strategy."""
     graph, cost = parse_graph(MODEL), CostModel(machine())
-    chooser = Chooser.on(cost, Cuts(load_library().concrete(graph)))
+    chooser = Chooser.on(cost, Cuts.of_rules(load_library().concrete(graph)))
     # Alternatives do not let partial sums pass. They are compared with strategies that do not
     # either.
     chooser = replace(

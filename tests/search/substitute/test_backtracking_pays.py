@@ -62,7 +62,7 @@ def seconds(library: Library, graph: Graph, threshold: float) -> float:
     """Seconds of a step after the rewrites of a search with this threshold."""
     machine = load_machine("dgx-a100").with_devices(4)
     rules = library.concrete(graph)
-    chooser = Chooser.on(CostModel(machine), Cuts(rules))
+    chooser = Chooser.on(CostModel(machine), Cuts.of_rules(rules))
     limits = Limits(threshold=threshold, together=False)
     rewritten = Rewriter(chooser, Algebra.of(rules), limits).improved(
         graph, Derivation.start(graph)

@@ -47,7 +47,7 @@ def library() -> Library:
 
 @lru_cache(maxsize=1)
 def plan() -> Plan:
-    machine = load_machine("dgx-a100").with_devices(8)
+    machine = load_machine("dgx-a100").with_devices(2)
     answer = MeshPlanner(machine, library()).plan("perceptron", parse_graph(MODEL)).plan
     assert len(answer.derivation) >= 4
     return answer

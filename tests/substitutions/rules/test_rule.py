@@ -12,6 +12,7 @@ from support.graphs.instances import agree, random_instance
 
 from pcg.ops import OPERATORS
 from substitutions.rules.rule import Rule, determined_symbols, open_call, parse_rule
+from substitutions.rules.store import load_library
 from verifier.trusted.sizes.runs import Group, free_runs
 
 CUT = "combine(pointwise(partition(x, dim=1, degree=k)), dim=1, degree=k)"
@@ -45,6 +46,19 @@ def test_rule_may_have_runs_for_some_of_its_free_axes():
     assert made.inputs == (("x", 2),)
     with pytest.raises(ValueError, match="1 numbers of axes for 2 runs"):
         POINTWISE.at((1,))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_form_knows_its_symbols_from_the_general_rule(number):
+    rules = [rule for rule in load_library().rules if rule.runs][number::29]
+    forms = [(rule, counts) for rule in rules for counts in product((0, 2), repeat=len(rule.runs))]
+    made = [form for rule, counts in forms if (form := rule.at(counts)) is not None]
+    assert len(made) > len(rules)
+    for form in made:
+        anew = replace(form)
+        assert form.free_symbols == anew.free_symbols
+        assert form.is_applicable == anew.is_applicable
+        assert form.stand_ins == anew.stand_ins
 
 
 def test_sizes_in_attributes_move_with_their_axes():

@@ -131,10 +131,6 @@ EXACT = {
     "straight through by detach": through,
     "changes in place of what has no gradients": local_buffer,
     "retain_grad": lambda m, x: (h := m.a(x), h.retain_grad(), m.b(h).sum())[2],
-    "a gradient in the forward": lambda m, x: (
-        m.b(x).sum()
-        + torch.autograd.grad(m.a(x).pow(2).sum(), m.a.weight, create_graph=True)[0].pow(2).sum()
-    ),
     "a checkpoint": lambda m, x: m.b(checkpoint(m.a, x, use_reentrant=False)).sum(),
     "a function of its derivative": lambda m, x: m.b(SavesMemory.apply(m.a(x), 3.0)).sum(),
     "a function in two parts": lambda m, x: m.b(torch.mul(*NewStyle.apply(m.a(x)))).sum(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -39,7 +40,8 @@ TIED = (
     "return cross_entropy(matmul(relu(h), transpose(t, dim0=0, dim1=1)), labels)"
 )
 """Two stages read the same weight."""
-DECODER = Gpt(layers=4, hidden=32, heads=4, sequence=20, vocabulary=12, dropout=0.0)
+DECODER = Gpt(layers=2, hidden=32, heads=4, sequence=20, vocabulary=12, dropout=0.0)
+"""One layer for each of two stages."""
 DEVICES = 4
 RATE = 0.1
 
@@ -89,7 +91,7 @@ def in_stages(
     """The same pipeline of a graph. ``drawn``: cut anywhere."""
     cost = CostModel(load_machine("dgx-a100").with_devices(devices // stages))
     source = streams(graph, library)
-    batches = MicroBatches(source, cost, Cuts(library.concrete(source.graph)), slices)
+    batches = MicroBatches(source, cost, Cuts.of_rules(library.concrete(source.graph)), slices)
     count, chunks = len(batches.nodes), stages * interleave
     bounds = [count * chunk // chunks for chunk in range(chunks + 1)]
     if drawn is not None:
@@ -117,10 +119,13 @@ def two_nodes(bandwidth: float) -> Machine:
     return machine.model_copy(update={"levels": levels})
 
 
+@cache
 def by_degrees(text: str, library) -> Plan:
     """A plan by hand of a small decoder on two nodes with a slow link between them."""
-    planner = HandPlanner(two_nodes(1e7), library, parse_degrees(text))
-    return planner.plan("decoder", graph_of(DECODER, 8)).plan
+    degrees = parse_degrees(text)
+    decoder = replace(DECODER, layers=DECODER.layers * degrees.interleave)
+    planner = HandPlanner(two_nodes(1e7), library, degrees)
+    return planner.plan("decoder", graph_of(decoder, 8)).plan
 
 
 def trained(

@@ -174,7 +174,7 @@ def gathered(plan: Plan, devices: int) -> Plan:
     """A plan with its weights fully sharded on ``devices`` devices each, gathered again in the
     backward pass."""
     weights = {leaf.leaf.name for leaf in plan.graph.leaves}
-    parts = Cuts(load_library().concrete(plan.graph)).parting
+    parts = Cuts.of_rules(load_library().concrete(plan.graph)).parting
     made = fully_sharded(PlacedGraph(plan.graph, plan.views), weights, devices, parts, None)
     nodes = frozenset(node for node in made.graph.nodes if node.name == "combine")
     return replace(plan, graph=made.graph, views=made.views, recompute=nodes)

@@ -11,7 +11,7 @@ from runtime.program.lower import Lowering
 from runtime.train.optimizer import Updater
 from runtime.world.collectives import World
 
-STEPS = 3
+STEPS = 2
 """Enough steps for the optimizer's states and the buffers of gradients to exist."""
 
 

@@ -39,7 +39,7 @@ DATA = frozenset({IndexRole.DATA, IndexRole.PIPELINE})
 )
 def test_pipelines_are_in_the_space_of_every_mode(mode: Mode, library: Library):
     """Except the algebra mode, which is of data parallelism alone."""
-    machine, graph = load_machine("summit").with_nodes(4), layers(8, 1536, 4096)
+    machine, graph = load_machine("summit").with_nodes(4), layers(4, 1536, 4096)
     planner = planner_of("joint", machine, library, 600.0, SGD, None, SearchOptions(mode, DATA))
     planned = planner.plan("layers", graph)
     assert planned.plan.pipeline is not None
@@ -55,7 +55,7 @@ def test_algebra_is_for_data_parallelism_alone(library: Library):
 
 def test_micro_batches_are_cut_along_allowed_dimensions_only(library: Library):
     """With few samples and large weights, products are cut in columns and in rows."""
-    machine, graph = load_machine("summit").with_nodes(1), layers(3, 96, 4096)
+    machine, graph = load_machine("summit").with_nodes(1), layers(2, 24, 4096)
     columns = frozenset({IndexRole.MODEL, IndexRole.PIPELINE})
     cut: dict[frozenset[IndexRole] | None, set[str]] = {}
     for dimensions in (None, columns, DATA):

@@ -42,7 +42,7 @@ RunAxis = tuple[str, int]
 def free_runs(left: Sequence[Value], right: Sequence[Value]) -> tuple[Group, ...]:
     """Return the axes of the inputs that may each stand for any number of axes."""
     axes = _axes((tuple(left), tuple(right)))
-    return tuple(group for group, _ in axes.free())
+    return tuple(group for group, _ in axes.free)
 
 
 def widened(
@@ -50,7 +50,7 @@ def widened(
 ) -> GraphPair:
     """Return the pair with ``counts[group]`` axes in the place of each free axis in ``counts``."""
     axes = _axes((tuple(left), tuple(right)))
-    more = {root: counts[group] - 1 for group, root in axes.free() if group in counts}
+    more = {root: counts[group] - 1 for group, root in axes.free if group in counts}
     sizes = axes.moved_sizes(more)
 
     def make(node: Node, inputs: Outputs) -> Node:
@@ -197,6 +197,8 @@ class _Axes:
         for a, b in zip(*pair, strict=True):
             for here, there in zip(self._keys(a, a.rank), self._keys(b, a.rank), strict=True):
                 self._same.join(here, there)
+        self.free = tuple(self._free())
+        """The axes of inputs that lie in runs only, each with the representative of its class."""
 
     def _keys(self, value: Value, rank: int) -> list[_Key]:
         number = self._numbers[value.node]
@@ -211,8 +213,7 @@ class _Axes:
                 else:
                     self._same.join(key, known.setdefault(axis, key))
 
-    def free(self) -> Iterator[tuple[Group, _Key]]:
-        """The axes of inputs that lie in runs only, each with the representative of its class."""
+    def _free(self) -> Iterator[tuple[Group, _Key]]:
         fixed = {self._same.root(key) for key in self._fixed}
         groups: dict[_Key, list[tuple[str, int]]] = {}
         for leaf, keys in self._leaves:

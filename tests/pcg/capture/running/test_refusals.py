@@ -82,3 +82,22 @@ def test_the_line_or_the_part_is_named(name: str) -> None:
     with pytest.raises(InputError, match=problem) as raised:
         capture(Summed(make()), (torch.zeros(2, 3),))
     assert "\n" not in str(raised.value)
+
+
+def smallest(rows: Tensor) -> Tensor:
+    return rows[rows > 0].sort().values[0]
+
+
+class Helped(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        return smallest(super().forward(input))
+
+
+def test_a_helper_and_the_line_that_calls_it_are_named() -> None:
+    first, then = smallest.__code__.co_firstlineno, Helped.forward.__code__.co_firstlineno
+    lines = (
+        rf"test_refusals\.py: line {first + 1}, called at \S*test_refusals\.py: line {then + 1}: "
+    )
+    with pytest.raises(InputError, match=lines) as raised:
+        capture(Helped(4, 4), (torch.randn(3, 4),))
+    assert "aten.sort" in str(raised.value)

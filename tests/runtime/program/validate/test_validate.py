@@ -32,7 +32,7 @@ def test_small_plans(name):
         ("tied", 4, 2, "2bw"),
     ],
 )
-def test_pipelines(name, slices, stages, kind):
+def test_lowered_pipelines_are_valid(name, slices, stages, kind):
     validate_lowered(Lowering(planned(name, load_library(), slices, stages, kind)))
 
 

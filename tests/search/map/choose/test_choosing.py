@@ -26,7 +26,7 @@ h = relu(matmul(x, w))
 return add(add(matmul(h, u), relu(h)), matmul(h, v))
 """)
 COST = CostModel(load_machine("dgx-a100").with_devices(4))
-CHOOSER = Chooser.on(COST, Cuts(load_library().concrete(GRAPH)))
+CHOOSER = Chooser.on(COST, Cuts.of_rules(load_library().concrete(GRAPH)))
 
 
 def readers(graph: Graph, maker: Node) -> list[tuple[Node, int]]:

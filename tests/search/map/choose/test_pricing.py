@@ -29,7 +29,7 @@ return z
 def chooser() -> Chooser:
     graph = parse_graph(GRAPH)
     cost = CostModel(load_machine("summit").with_devices(6))
-    return Chooser.on(cost, Cuts(load_library().concrete(graph)))
+    return Chooser.on(cost, Cuts.of_rules(load_library().concrete(graph)))
 
 
 def test_a_choice_costs_the_sum_of_its_prices(chooser: Chooser) -> None:

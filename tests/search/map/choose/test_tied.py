@@ -40,7 +40,7 @@ def blocks(count: int) -> Graph:
 
 def chooser_of(graph: Graph) -> Chooser:
     cost = CostModel(load_machine("dgx-a100").with_devices(8))
-    return Chooser.on(cost, Cuts(load_library().concrete(graph)))
+    return Chooser.on(cost, Cuts.of_rules(load_library().concrete(graph)))
 
 
 @st.composite

@@ -54,12 +54,13 @@ def one_by_one(builder: Builder, choice: Choice) -> Cut:
             continue
         made = Node(node.call, tuple(new[value] for value in node.inputs))
         scribe.rename(dict(zip(node.outputs, made.outputs, strict=True)))
-        cut = builder.cut_mapped(node, made, builder.mapping(choice, node))
+        mapping = builder.mapping(choice, node)
+        cut = builder.cut_along(node, made, mapping.cuts)
         for applied, same in cut.steps:
             if applied is not None:
                 scribe.write(applied)
             scribe.rename(same)
-        views[cut.inner] = cut.view
+        views[cut.inner] = cut.placed.view(mapping)
         new.update(zip(node.outputs, cut.outer, strict=True))
     placed = PlacedGraph(Graph(tuple(new[value] for value in choice.graph.outputs)), views)
     if choice.fully_sharded:
@@ -74,7 +75,7 @@ def one_by_one(builder: Builder, choice: Choice) -> Cut:
 def test_a_graph_is_cut_as_operator_by_operator(name: str, windows: bool):
     graph = graph_of(name)
     cost = CostModel(load_machine("summit").with_devices(6))
-    chooser = Chooser.on(cost, Cuts(load_library().concrete(graph), windows=windows))
+    chooser = Chooser.on(cost, Cuts.of_rules(load_library().concrete(graph), windows=windows))
     builder, known, random = Builder(chooser.spaces), CutTemplates(), Random(name)
     for turn in range(3):
         strategies = {
@@ -93,7 +94,7 @@ def test_a_graph_is_cut_as_operator_by_operator(name: str, windows: bool):
 def test_blocks_that_are_alike_are_cut_once(monkeypatch: pytest.MonkeyPatch):
     graph = graph_of("blocks")
     cost = CostModel(load_machine("dgx-a100").with_devices(8))
-    chooser = Chooser.on(cost, Cuts(load_library().concrete(graph)))
+    chooser = Chooser.on(cost, Cuts.of_rules(load_library().concrete(graph)))
     made: list[object] = []
     of = templates.CutTemplate.of
 

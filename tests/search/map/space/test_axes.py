@@ -62,7 +62,7 @@ def test_layouts_agree_with_the_codes_of_strategies():
     """Every strategy's view lays out operands and output as its codes state, device by device."""
     machine = load_machine("summit").with_nodes(2)
     graph = parse_graph(GRAPH)
-    chooser = Chooser.on(CostModel(machine), Cuts(load_library().concrete(graph)))
+    chooser = Chooser.on(CostModel(machine), Cuts.of_rules(load_library().concrete(graph)))
     node = graph.outputs[0].node
     space = chooser.spaces.of(node)
     assert len(space) > 20

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from fidelity.models import Gpt
 from fidelity.price import graph_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pcg.graph.graph import Graph, apply, leaf
 from pcg.ops import OPERATORS
@@ -20,8 +18,17 @@ def names(graph: Graph) -> set[str]:
     return {value.node.leaf.name for value in sampled(graph)}
 
 
-@settings(max_examples=3, deadline=None)
-@given(st.sampled_from((2, 4, 6, 8)), st.sampled_from((2, 4, 6, 8)), st.sampled_from((0.0, 0.1)))
+@pytest.mark.parametrize(
+    ("batch", "sequence", "dropout"),
+    [
+        (4, 4, 0.1),
+        *(
+            pytest.param(*sizes, dropout, marks=pytest.mark.soak)
+            for sizes in ((2, 4), (6, 6), (8, 2))
+            for dropout in (0.0, 0.1)
+        ),
+    ],
+)
 def test_a_causal_mask_has_no_samples_whatever_the_batch(batch, sequence, dropout):
     """A mask has the shape of samples if there are as many samples as tokens. Its readers show that
     it is none."""

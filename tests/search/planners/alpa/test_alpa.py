@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import count
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 from support.graphs.transformer import transformer
-from support.runs.rank_group import Ranks
 
 from pcg.capture import capture
 from pcg.errors import NegativeAnswer
@@ -45,14 +42,6 @@ def smaller(machine: Machine, memory: int) -> Machine:
     """The machine with devices that have less memory, all of it for tensors."""
     own = {"memory_bytes": memory, "reserved_bytes": 0}
     return machine.model_copy(update={"device": machine.device.model_copy(update=own)})
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    with TemporaryDirectory() as folder:
-        pool = Ranks(Path(folder), RANKS)
-        yield pool
-        pool.stop()
 
 
 WIDE = ResNextSize((1, 1, 1, 1), 16, 1, 64, 24, 64)

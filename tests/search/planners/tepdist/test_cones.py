@@ -63,7 +63,7 @@ def test_small_graphs(seed):
     """By a machine's prices: the least of all strategies of the roots, with a limit and without."""
     graph = small_graph(Random(seed))
     cost = CostModel(load_machine("dgx-a100").with_devices(4), SGD, None)
-    prices = RowPrices.of_graph(graph, Chooser.on(cost, Cuts(library().concrete(graph))))
+    prices = RowPrices.of_graph(graph, Chooser.on(cost, Cuts.of_rules(library().concrete(graph))))
     count = len(prices.nodes)
     factors, held = prices.factors(0, count), prices.costs
     sizes = [len(space) for space in prices.spaces]

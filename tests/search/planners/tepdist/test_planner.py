@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from support.graphs.transformer import transformer
-from support.runs.rank_group import Ranks
 
 from pcg.errors import NegativeAnswer
 from pcg.machine import load_machine
@@ -35,7 +32,7 @@ def planner(devices: int = RANKS, **options) -> TepdistPlanner:
 
 
 @pytest.mark.distributed
-def test_plans_follow_from_rules_and_train(tmp_path):
+def test_plans_follow_from_rules_and_train(ranks):
     """On all devices and as a pipeline: derived by rules of the library, trained as one process."""
     graph = transformer(2, batch=8, length=16)
     search = planner(micro_batches=(4,)).search(Tally())
@@ -45,18 +42,12 @@ def test_plans_follow_from_rules_and_train(tmp_path):
     two = next(one for one in made.pipelines if one.outline.stages == 2)
     plans = [planner().plan("small", graph).plan, search.plan_of("small", graph, two)]
     assert [plan.pipeline is None for plan in plans] == [True, False]
-    with TemporaryDirectory() as folder:
-        ranks = Ranks(Path(folder), RANKS)
-        try:
-            for plan in plans:
-                assert not replay(plan, library().rules).findings
-                recipe = Recipe(rate=0.1)
-                options = TrainingOptions(steps=2, recipe=recipe, precision="fp64", check=True)
-                report = ranks.run(plan, options)
-                assert {c.kind for c in report.comparisons} >= {"loss", "weight"}
-                assert not [c for c in report.comparisons if not c.passes]
-        finally:
-            ranks.stop()
+    options = TrainingOptions(steps=2, recipe=Recipe(rate=0.1), precision="fp64", check=True)
+    for plan in plans:
+        assert not replay(plan, library().rules).findings
+        report = ranks.run(plan, options)
+        assert {c.kind for c in report.comparisons} >= {"loss", "weight"}
+        assert not [c for c in report.comparisons if not c.passes]
 
 
 def test_plan_is_at_most_2_percent_slower_than_data_parallelism():
