@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 MOST_BYTES = 1 << 31
-"""The most bytes of a tensor that is computed: 2 GiB."""
+"""The most bytes of a tensor that is computed, other than a view: 2 GiB."""
 MOST_LISTED = 64
 """The most elements of a tensor that is listed, number by number."""
 
@@ -102,9 +102,16 @@ def _calculable(graph: fx.Graph, held: Iterable[fx.Node]) -> set[fx.Node]:
         value = node.meta.get("val")
         results = value if isinstance(value, (list, tuple)) else [value]
         sizes = [part.numel() * part.itemsize for part in results if isinstance(part, torch.Tensor)]
-        if sizes and max(sizes) <= MOST_BYTES and not node.is_impure():
+        # A mask that is expanded to a batch takes no more memory than that of one sample.
+        fits = _is_expanded(node) or (sizes and max(sizes) <= MOST_BYTES)
+        if fits and not node.is_impure():
             fixed.add(node)
     return fixed
+
+
+def _is_expanded(node: fx.Node) -> bool:
+    """Whether a call repeats a tensor in a view."""
+    return getattr(node.target, "_opname", None) == "expand"
 
 
 def _is_function(node: fx.Node) -> bool:

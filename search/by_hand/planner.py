@@ -1,6 +1,6 @@
 """The plan that given degrees of parallelism mean, priced like any other.
 
-Within each group of devices, a graph is cut as ``search.by_hand.cuts`` says. Between groups it is
+Within each group of devices, a graph is cut as ``search.plan.hand_cuts`` says. Between groups it is
 cut at repeated blocks, with the same number of blocks in each chunk. Operators before the first
 block go to the first chunk, those after the last block to the last chunk. Only the strategies that
 the degrees leave open are chosen.
@@ -18,7 +18,6 @@ from pcg.machine import Machine
 from pcg.placement.schedule import Schedule, schedule
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.training import Training
-from search.by_hand.cuts import by_hand, opened_ends
 from search.by_hand.degrees import HandDegrees
 from search.by_hand.recomputed import recomputed
 from search.cost.cost import SGD, CostModel
@@ -39,6 +38,7 @@ from search.pipeline.micro import MicroBatches
 from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
 from search.plan.finish import does_not_fit, finished
+from search.plan.hand_cuts import by_hand, opened_ends
 from search.split.blocks import Blocks, blocks_of
 from substitutions.rules.store import Library
 

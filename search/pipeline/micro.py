@@ -7,7 +7,7 @@ one slice of the batch: work for every micro-batch counts as often as there are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pcg.graph.graph import Node, Value
 from pcg.machine import Link
 from pcg.memo import Memo
+from pcg.readings.work import gradient_nodes
 from search.cost.collectives import seconds
 from search.cost.cost import CostModel
 from search.cost.progress import check_time
@@ -31,10 +32,13 @@ from search.map.choose.resharding import Transfers
 from search.map.choose.spaces import Spaces
 from search.map.choose.tied import TiedVariables
 from search.map.rules.cuts import Cuts
-from search.map.space.allow import Allowed, everything
+from search.map.space.allow import Allowed, Mask, everything
 from search.map.space.axes import Mesh, Strategy
+from search.map.space.strategies import Space
 from search.pipeline.cut_crossings import CrossingSeconds
 from search.pipeline.streams import Streams
+from search.plan.hand_cuts import by_hand as hand_cuts
+from search.plan.hand_cuts import degrees_within_node
 from search.split.colours import MOST_FREE
 
 Vector = NDArray[np.float64]
@@ -103,7 +107,8 @@ class MicroBatches:
     """Chooses strategies for micro-batches of a model on a group of devices.
 
     ``cost``: of the machine that the group is; ``slices``: the number of micro-batches of the
-    batch.
+    batch. The choice for a large graph is heuristic. So where memory has a price, the strategies of
+    data x tensor parallelism by hand are tried too.
     """
 
     streams: Streams
@@ -123,16 +128,17 @@ class MicroBatches:
     _choices: Memo[tuple[float, float], GroupStrategies] = field(
         init=False, default_factory=Memo[tuple[float, float], GroupStrategies]
     )
-    """The choices by price of a byte and micro-batches in flight. Outlines with and without
-    recomputation ask for the same ones."""
-    _costs: Memo[tuple[int, Duties], MicroBatchCosts] = field(
-        init=False, default_factory=Memo[tuple[int, Duties], MicroBatchCosts]
+    """The choices by the prices of bytes."""
+    _costs: Memo[tuple[int, Duties, tuple[float, ...]], MicroBatchCosts] = field(
+        init=False, default_factory=Memo[tuple[int, Duties, tuple[float, ...]], MicroBatchCosts]
     )
     _known: tuple[list[MicroBatchCosts], list[MicroResharding]] | None = field(
         init=False, default=None
     )
     """The tables of all operators, for all prices of memory."""
     _sum: _ReshardingSum | None = field(init=False, default=None)
+    _hand: list[GroupStrategies] | None = field(init=False, default=None)
+    """The strategies of tensor parallelism by hand, once they were asked for."""
 
     def __post_init__(self) -> None:
         slices = Slices(self.slices, self.streams.axes)
@@ -144,23 +150,64 @@ class MicroBatches:
     def spaces(self) -> Spaces:
         return self.pricing.spaces
 
-    def choose(self, byte_price: float = 0.0, in_flight: float = 1.0) -> GroupStrategies:
+    def choose(self, weight_price: float = 0.0, saved_price: float = 0.0) -> GroupStrategies:
         """The strategies with which all micro-batches of a step take the least time on the group,
-        one after the other. ``byte_price``: the cost in seconds of a byte of memory on a device;
-        activations count ``in_flight`` times."""
-        choice = partial(self._best, byte_price, in_flight)
-        return self._choices.get((byte_price, in_flight), choice)
+        one after the other. ``weight_price`` and ``saved_price``: the cost in seconds of a byte of
+        the weights on a device, and of a byte that a device saves of one micro-batch."""
+        choice = partial(self._best, weight_price, saved_price)
+        return self._choices.get((weight_price, saved_price), choice)
 
-    def _best(self, byte_price: float, in_flight: float) -> GroupStrategies:
-        costs, _ = self.tables()
-        priced: dict[int, Vector] = {}
-        for table in costs:
-            if id(table) not in priced:
-                held = table.weights + in_flight * table.activations
-                priced[id(table)] = self.slices * table.micro + table.once + byte_price * held
-        alone = [Factor((i,), priced[id(table)]) for i, table in enumerate(costs)]
-        self._sum = self._sum or self._resharding_sum()
-        return self.chosen(self._sum.least_places(alone))
+    def _best(self, weight_price: float, saved_price: float) -> GroupStrategies:
+        def priced(costs: MicroBatchCosts) -> Vector:
+            held = weight_price * costs.weights + saved_price * costs.activations
+            return self.slices * costs.micro + costs.once + held
+
+        self._sum = self._sum or self._resharding_sum(self.allowed)
+        best = self.chosen(self._sum.least_places(self._alone(priced)))
+        if (not weight_price and not saved_price) or len(self.nodes) <= MOST_FREE:
+            return best
+        return min([best, *self.by_hand()], key=lambda own: float(priced(own.costs).sum()))
+
+    def _alone(self, priced: Callable[[MicroBatchCosts], Vector]) -> list[Factor]:
+        """The price of each operator by itself, for each of its strategies."""
+        costs = self.tables()[0]
+        tables = {id(table): table for table in costs}
+        prices = {key: priced(table) for key, table in tables.items()}
+        return [Factor((i,), prices[id(table)]) for i, table in enumerate(costs)]
+
+    def by_hand(self) -> list[GroupStrategies]:
+        """The fastest strategies of data x tensor parallelism with sequence parallelism, for each
+        degree within a node that lets the samples of a micro-batch be divided."""
+        if self._hand is None:
+            samples, size = self.streams.batch // self.slices, self.cost.machine.devices
+            degrees = [
+                degree
+                for degree in degrees_within_node(self.spaces.mesh)
+                if samples % (size // degree) == 0
+            ]
+            self._hand = [self._with_degree(degree) for degree in degrees]
+        return self._hand
+
+    def _with_degree(self, tensor: int) -> GroupStrategies:
+        """The fastest strategies of tensor parallelism with a degree. Operators that depend on no
+        weight, such as a mask, are cut in any way. Among equally fast ones they take those with
+        less memory: a byte counts as if it were read once."""
+        graph = self.streams.graph
+        hand = hand_cuts(graph, self.spaces.of, self.spaces.mesh, tensor, sequence=True)
+        trained, allowed = gradient_nodes(graph), self.allowed
+
+        def mask(node: Node, space: Space) -> Mask:
+            own = allowed(node, space)
+            both = own & hand(node, space) if node in trained else own
+            return both if both.any() else own
+
+        each = 1 / self.cost.machine.kinds[0].memory_bandwidth
+
+        def priced(costs: MicroBatchCosts) -> Vector:
+            return self.slices * (costs.micro + each * costs.activations) + costs.once
+
+        alone = self._alone(priced)
+        return self.chosen(self._resharding_sum(mask).least_places(alone))
 
     def chosen(self, places: Sequence[int]) -> GroupStrategies:
         """The strategies at given places of all operators' spaces, with their costs."""
@@ -168,11 +215,12 @@ class MicroBatches:
         strategies = (self.spaces.of(node).strategy(at) for node, at in pairs)
         return GroupStrategies(tuple(strategies), _summed(places, *self.tables()))
 
-    def _resharding_sum(self) -> _ReshardingSum:
-        """The part of the sum that is the same for all prices of memory."""
+    def _resharding_sum(self, allowed: Allowed) -> _ReshardingSum:
+        """The part of the sum that is the same for all prices of memory. ``allowed``: the
+        strategies that may be used."""
         spaces = [self.spaces.of(node) for node in self.nodes]
         pairs = zip(self.nodes, spaces, strict=True)
-        masks = [np.flatnonzero(self.allowed(node, space)) for node, space in pairs]
+        masks = [np.flatnonzero(allowed(node, space)) for node, space in pairs]
         factors: list[Factor] = []
         for resharding in self.tables()[1]:
             times = resharding.times * (self.slices if resharding.repeated else 1)
@@ -186,7 +234,7 @@ class MicroBatches:
 
     def forget(self) -> None:
         """Drop the tables, which take much memory. They are made again when needed."""
-        self._known = self._sum = None
+        self._known = self._sum = self._hand = None
         self.crossing.clear()
         self._choices.clear()
         self._costs.clear()
@@ -252,10 +300,15 @@ class MicroBatches:
         return self.streams.duties(self.cost.training.compiled)
 
     def _costs_of(self, node: Node, duties: Duties) -> MicroBatchCosts:
-        key = self.spaces.kind(node), duties
-        return self._costs.get(key, lambda: self._computed_costs(node, duties))
+        shown = tuple(self.streams.shown(value) for value in (*node.inputs, *node.outputs))
+        key = self.spaces.kind(node), duties, shown
+        return self._costs.get(key, lambda: self._computed_costs(node, duties, shown))
 
-    def _computed_costs(self, node: Node, duties: Duties) -> MicroBatchCosts:
+    def _computed_costs(
+        self, node: Node, duties: Duties, shown: Sequence[float]
+    ) -> MicroBatchCosts:
+        """The costs of an operator. ``shown``: the parts of its operands and results that are held;
+        the rest of them repeats these elements in a view."""
         space = self.spaces.of(node)
         task = self.pricing.operator_costs(node, duties.without_weights)
         full = self.pricing.operator_costs(node, duties)
@@ -264,10 +317,26 @@ class MicroBatches:
         held = sum((blocks[at] for at in duties.weights), np.zeros(len(space)))
         # Weights are only read, and are not saved for each micro-batch.
         read = sum(blocks.values(), np.zeros(len(space)))
-        activations = np.maximum(task.memory - PASSING * read, 0.0)
+        repeated = self._repeated_bytes(node, shown)
+        activations = np.maximum(task.memory - PASSING * (read + repeated), 0.0)
         if not self.streams_through(node):
             return MicroBatchCosts(np.zeros(len(space)), step, held, activations)
         return MicroBatchCosts(task.seconds, step - task.seconds, held, activations)
+
+    def _repeated_bytes(self, node: Node, shown: Sequence[float]) -> Vector:
+        """Bytes on a device of an operator's operands and results that a view repeats, and that
+        take no memory."""
+        space, task = self.spaces.of(node), self.spaces.slices.task(node)
+        degrees = space.degrees(self.spaces.mesh.primes).astype(float)
+        total = np.zeros(len(space))
+        for number, (value, part) in enumerate(
+            zip((*task.inputs, *task.outputs), shown, strict=True)
+        ):
+            if part < 1.0:
+                named = [[*axis.operands, *axis.outputs][number] is not None for axis in space.axes]
+                parts = np.where(named, degrees, 1.0).prod(axis=1)
+                total += (1 - part) * prod(value.type.block) / parts * self.cost.itemsize
+        return total
 
     def _weight_bytes(self, node: Node) -> Mapping[int, Vector]:
         """Bytes on a device of the weights that an operator reads, by operand."""

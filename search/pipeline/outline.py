@@ -31,9 +31,15 @@ from search.pipeline.crossing import crossing_seconds
 from search.pipeline.cut_crossings import Crossing, CrossingSeconds
 from search.pipeline.micro import GroupStrategies, MicroBatchCosts, MicroBatches, Vector
 from search.pipeline.stage_batches import StageBatches, by_kind, in_stages, least_of
-from search.pipeline.stage_memory import PLAIN, Sparing, may_fit, operator_bytes
+from search.pipeline.stage_memory import (
+    PLAIN,
+    Sparing,
+    held_for_weight,
+    may_fit,
+    operator_bytes,
+)
 
-PRICES = (0.0, 0.5, 4.0, 32.0)
+PRICES = (0.0, 0.05, 0.5, 4.0, 32.0)
 """The prices of a device's whole memory that are tried until stages fit, as fractions of a step."""
 
 
@@ -55,6 +61,8 @@ class Outline:
     interleave: int = 1
     sparing: Sparing = PLAIN
     kind: ScheduleKind = "1f1b"
+    by_hand: bool = False
+    """Whether its stages are blocks with strategies by hand (``by_blocks``)."""
 
     @property
     def stages(self) -> int:
@@ -120,7 +128,7 @@ def outline(
         return None
     for price in PRICES:
         check_time()
-        choices = _sparing(groups, first, price)
+        choices = _sparing(groups, first, price, kind, sparing)
         fitting = _balanced(groups, choices, kind, sparing=sparing)
         if fitting is not None:
             return fitting
@@ -181,7 +189,7 @@ def _is_late(batches: MicroBatches, node: Node) -> bool:
 def least_excess(groups: StageBatches, kind: ScheduleKind) -> float:
     """An estimate of the bytes by which the fullest stage exceeds the memory of its devices, with
     the stages that take least memory."""
-    choices = _sparing(groups, groups.choose(MicroBatches.choose), PRICES[-1])
+    choices = _sparing(groups, groups.choose(MicroBatches.choose), PRICES[-1], kind, PLAIN)
     operators = by_kind(choices, lambda own: operator_bytes(groups.each[0], own.costs, kind))
     flights, limits = in_flight(groups.stages, groups.slices), groups.limits
     holds, most = ChunkMemory(operators, flights, limits), max(limits)
@@ -205,9 +213,12 @@ def _each(holds: ChunkMemory, bounds: Sequence[int]) -> list[float]:
     ]
 
 
-def _sparing(groups: StageBatches, first: ByStage, price: float) -> ByStage:
-    """The strategies with a price of memory; ``first`` if the price is 0. All activations have the
-    price: recomputation may leave more of them than is assumed."""
+def _sparing(
+    groups: StageBatches, first: ByStage, price: float, kind: ScheduleKind, sparing: Sparing
+) -> ByStage:
+    """The strategies with a price of memory; ``first`` if the price is 0. The bytes that have the
+    price are those that are counted: weights with their optimizer states, and the activations that
+    recomputation is assumed to leave."""
     if not price:
         return first
     costs, slices = least_of(first), groups.slices
@@ -215,7 +226,8 @@ def _sparing(groups: StageBatches, first: ByStage, price: float) -> ByStage:
     flying = (1 + min(groups.stages, slices)) / 2
 
     def choose(own: MicroBatches) -> GroupStrategies:
-        return own.choose(price * seconds / groups.limit(own), flying)
+        each = price * seconds / groups.limit(own)
+        return own.choose(each * held_for_weight(own, kind, sparing), each * flying * sparing.left)
 
     return groups.choose(choose)
 
@@ -258,6 +270,15 @@ def _balanced(
             )
             return Outline(groups, choices, bounds, seconds, interleave, sparing, kind)
     return None
+
+
+def estimated_seconds(one: Outline) -> float:
+    """Seconds of a step of an outline, by its strategies and bounds."""
+    pairs = list(zip(one.groups.each, one.choices, strict=True))
+    costs = by_kind(pairs, lambda pair: _spared_costs(*pair, one.sparing))
+    between = _between(one.groups, one.choices, one.interleave)
+    stages = _estimated(one.groups, costs, between, one.bounds)
+    return step_seconds(stages, one.groups.slices, one.kind, one.interleave)
 
 
 def _spared_costs(

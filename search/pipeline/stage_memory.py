@@ -34,10 +34,16 @@ def operator_bytes(
 ) -> OperatorBytes:
     """Bytes of weights, and of the tensors that are saved of one micro-batch. ``costs``: those of
     all operators with one strategy each, or of one operator by its strategies."""
+    each = held_for_weight(batches, kind, sparing)
+    return OperatorBytes(costs.weights * each, costs.activations * sparing.left)
+
+
+def held_for_weight(batches: MicroBatches, kind: ScheduleKind, sparing: Sparing = PLAIN) -> float:
+    """The bytes that a stage holds for each byte of a weight in the format of products: with its
+    other formats, its gradient and its optimizer states."""
     training = batches.cost.training
     older = (WEIGHT_VERSIONS[kind] - 1) * training.parameter_bytes
-    each = (training.held_bytes + older) / batches.cost.itemsize
-    return OperatorBytes(costs.weights * each / sparing.parts, costs.activations * sparing.left)
+    return (training.held_bytes + older) / batches.cost.itemsize / sparing.parts
 
 
 def may_fit(groups: StageBatches, kind: ScheduleKind, sparing: Sparing = PLAIN) -> bool:

@@ -22,6 +22,7 @@ from math import gcd
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node, Value
 from pcg.memo import remembered
+from pcg.readings.saved import view_of
 from pcg.readings.work import gradient_nodes
 from pcg.types.infer import index_sizes
 from pcg.types.parallel_operators import IN_TIME
@@ -62,6 +63,15 @@ class Streams:
         """The colour of each operator. Operators of one colour look alike, for any number of
         slices."""
         return colours(self.graph, lambda node: (node.signature, self.axes.get(node)))
+
+    @remembered
+    def shown(self, value: Value) -> float:
+        """The part of a tensor's elements that is held if the tensor is a view: the rest repeats
+        them, as in a mask that is expanded to all heads. 1 for other tensors."""
+        root = value
+        while not root.node.is_leaf and (of := view_of(root.node, root.port)) is not None:
+            root = root.node.inputs[of]
+        return min(1.0, root.type.elements / max(value.type.elements, 1))
 
     @remembered
     def duties(self, compiled: bool) -> Mapping[Node, Duties]:

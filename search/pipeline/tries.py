@@ -29,6 +29,7 @@ from search.map.choose.resharding import Transfers
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import Allowed
 from search.map.space.axes import Mesh, Strategy
+from search.pipeline.by_blocks import by_blocks
 from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.outline import (
     ByStage,
@@ -60,6 +61,9 @@ SPARING = {
 """The assumed effect of recomputation in outlines. Built pipelines are counted and simulated.
 Recomputing all is one more forward pass beside one forward and one backward pass, which is twice as
 long."""
+NEAR = 1.5
+"""Outlines that guess the effect of recomputation are not made if one by hand, in which it is
+counted, takes at most this many times their bound."""
 PLAIN_FIRST = (Recompute.AUTO, Recompute.NONE)
 """The modes in which a pipeline that fits recomputes nothing."""
 
@@ -191,14 +195,13 @@ class OutlineSearch:
         batches = self._batches(groups, count)
         choose = partial(batches.choose, MicroBatches.choose)
         choices = self.phases.timed("choosing", choose)
-        least_costs = least_of(choices)
-        busy = count * least_costs.micro.sum() + least_costs.once.sum()
-        if busy / stages >= self._slack * self._least:
+        busy = _busy(batches, choices)
+        if busy >= self._slack * self._least:
             return None
-        self.teller.works_on(work, "pipeline", lambda: busy / stages)
+        self.teller.works_on(work, "pipeline", lambda: busy)
         least = inf
         for made in self._outlined(batches, choices):
-            if self.kind == "1f1b" and stages > 1:
+            if self.kind == "1f1b" and stages > 1 and not made.by_hand:
                 ways = interleaved(made), with_weights_pass(made)
                 made = min(ways, key=lambda one: one.seconds)
             least = min(least, made.seconds)
@@ -217,7 +220,8 @@ class OutlineSearch:
 
     def _note(self, made: Outline, outcome: _OutlineFigures) -> None:
         self.phases.has_plan = True  # an outline can be built
-        rules_out = made.sparing == PLAIN or self.recompute not in PLAIN_FIRST
+        is_sure = made.sparing == PLAIN or made.by_hand
+        rules_out = is_sure or self.recompute not in PLAIN_FIRST
         known = self._best.get(rules_out)
         if outcome.seconds < (known.seconds if known else self.faster_than):
             self._best[rules_out] = outcome
@@ -227,6 +231,10 @@ class OutlineSearch:
     def _outlined(self, batches: StageBatches, choices: ByStage) -> Iterator[Outline]:
         """Outlines with a number of stages. If the fastest strategies do not fit, recomputation is
         tried, and then weights that are gathered again for each micro-batch."""
+        least = inf
+        for hand in by_blocks(batches, self.kind, self.recompute):
+            least = min(least, hand.seconds)
+            yield hand
         given = batches, self.kind, choices
         made = outline(*given) if self.recompute in PLAIN_FIRST else None
         if made is not None:
@@ -236,12 +244,20 @@ class OutlineSearch:
         ):
             return
         sparing, devices = SPARING[self.recompute], batches.size
+        if least <= NEAR * sparing.time * _busy(batches, choices):
+            return
         spared = outline(*given, sparing)
         is_last = self.recompute is Recompute.AUTO and made is None and devices > 1
         if spared is None and is_last:
             spared = outline(*given, replace(sparing, parts=devices))
         if spared is not None:
             yield spared
+
+
+def _busy(batches: StageBatches, choices: ByStage) -> float:
+    """The seconds for which stages work in a step, if all work equally long."""
+    least = least_of(choices)
+    return float(batches.slices * least.micro.sum() + least.once.sum()) / batches.stages
 
 
 def _strategies(choices: Sequence[GroupStrategies]) -> list[tuple[Strategy, ...]]:

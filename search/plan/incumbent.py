@@ -54,6 +54,11 @@ NEAR_BEST = 5e-3
 fraction longer than that graph's best plan: as much as rewrites of a large graph gain at least."""
 
 
+FAR = 1.5
+"""A graph is not rewritten for the sake of plans without stages if its best such plan takes more
+than this many times the known plan of another kind. Rewrites of large graphs gain a few percent."""
+
+
 @dataclass
 class SearchState:
     """The state of a search. ``fastest``: the seconds of the best plan of each graph;
@@ -147,6 +152,11 @@ class SearchState:
     def base(self) -> PricedTrial:
         """The trial of the fastest plan."""
         return min(self.fastest, key=lambda trial: self.fastest[trial])
+
+    @property
+    def is_far_behind(self) -> bool:
+        """Whether a plan of another kind is so much faster that no rewrite makes up for it."""
+        return FAR * self.rival < min(self.fastest.values(), default=inf)
 
     def saves_nothing(self) -> bool:
         """Whether a known plan that fits beats data parallelism even without its updates."""

@@ -187,7 +187,7 @@ class MeshPlanner:
             self._try(trial, search)
         if not search.fastest:
             raise NotAlike  # no plan came out alike in all blocks
-        if self.mode is Mode.JOINT and self.family == "joint":
+        if self.mode is Mode.JOINT and self.family == "joint" and not search.is_far_behind:
             base = search.base
             again = self._phases.timed("rewriting", lambda: self._rewritten(base, search))
             if again is not None:

@@ -144,3 +144,24 @@ def test_constants_without_a_description_are_computed() -> None:
     comparison = compare_module(module, example, captured, "model")
     assert comparison.error is not None, comparison.reason
     assert comparison.error < 1e-12
+
+
+class SeesBefore(nn.Module):
+    """Attention under a causal mask that is expanded to all samples, as in ``transformers``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[2])
+        mask = (places <= places.unsqueeze(1))[None, None].expand(len(x), 1, -1, -1)
+        return nn.functional.scaled_dot_product_attention(x * self.weight, x, x, mask).sum()
+
+
+def test_mask_of_a_large_batch_is_computed_for_one_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "MOST_BYTES", 16 * 64 - 1)  # a mask of all 16 samples has more
+    graph = capture(SeesBefore(), (torch.ones(16, 2, 8, 4),)).graph
+    names = {node.name for node in graph.operators}
+    assert "causal_attention" in names
+    assert "masked_attention" not in names

@@ -86,3 +86,10 @@ def test_surveys_of_rewrites_add_up():
     search.surveyed(RewriteSurvey(2, 3, more))
     search.surveyed(RewriteSurvey(1, 4, less))
     assert search.survey == RewriteSurvey(3, 7, more)
+
+
+@pytest.mark.parametrize(("rival", "expected"), [(float("inf"), False), (0.9, False), (0.5, True)])
+def test_plans_far_behind_a_rival_are_not_rewritten(rival, expected):
+    search, _, _ = searched(LARGE)
+    search.rival = rival
+    assert search.is_far_behind is expected

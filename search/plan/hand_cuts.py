@@ -11,8 +11,10 @@ least sum of seconds decides (``search.map.choose``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from functools import lru_cache
+from itertools import accumulate, chain
 from math import prod
+from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +37,7 @@ def by_hand(
 ) -> Allowed:
     """Allow the strategies of tensor parallelism with degree ``tensor`` beside data parallelism.
     ``sequence``: whether the remaining operators are cut among the tensor-parallel devices too."""
-    batch, followed = batch_axes(graph), _TensorParallelCuts(graph)
+    batch, followed = batch_axes(graph), _tensor_parallel_cuts(graph)
     inner = np.array([prod(mesh.primes[place:]) <= tensor for place in range(len(mesh))], bool)
     left = followed.left if sequence else followed.ends
     masks: dict[Node, Mask] = {}
@@ -48,6 +50,12 @@ def by_hand(
         return masks.get(node, np.ones(len(space), bool))
 
     return allowed
+
+
+def degrees_within_node(mesh: Mesh) -> list[int]:
+    """The degrees of tensor parallelism along the innermost mesh axes of a node, ascending."""
+    degrees = accumulate(reversed(mesh.primes), mul)
+    return [degree for degree in degrees if degree <= mesh.machine.devices_per_node]
 
 
 def _mask(
@@ -75,7 +83,7 @@ def opened_ends(graph: Graph, rules: tuple[Rule, ...]) -> tuple[Graph, Derivatio
     """The graph in which operators that read cut logits, such as a loss, are replaced by operators
     that may be cut too, where rules say how. Returns the graph and its derivation."""
     reduced, start = ReducedAxes.of(rules), Derivation.start(graph)
-    ends = {node for node in _TensorParallelCuts(graph).ends if any(reduced.opened(node))}
+    ends = {node for node in _tensor_parallel_cuts(graph).ends if any(reduced.opened(node))}
     return with_unfolded(graph, start, ends, rules) if ends else (graph, start)
 
 
@@ -125,6 +133,11 @@ class _TensorParallelCuts:
                 if axis.name == self.names.get(node):
                     pairs = zip(node.inputs, axis.operands, strict=True)
                     wanted.update((value, dim) for value, dim in pairs if dim is not None)
+
+
+@lru_cache(maxsize=4)
+def _tensor_parallel_cuts(graph: Graph) -> _TensorParallelCuts:
+    return _TensorParallelCuts(graph)
 
 
 def _axes(node: Node) -> Sequence[Axis]:
