@@ -29,7 +29,7 @@ from search.map.building import Builder, Cut
 from search.map.rules.cuts import applied
 from search.map.rules.cutting import CutNode, CutStep
 from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
-from search.map.rules.templates import CutTemplates, behind_reductions
+from search.map.rules.templates import behind_reductions
 from search.map.space.axes import Strategy
 from search.map.space.mapping import mapping_of
 from search.pipeline.crossing import Crossings, parted
@@ -82,7 +82,6 @@ class _Builder:
     _views: dict[Node, MachineView] = field(init=False, default_factory=dict[Node, MachineView])
     _new: dict[Value, Value] = field(init=False, default_factory=dict[Value, Value])
     _cutter: Builder = field(init=False)
-    _templates: CutTemplates = field(init=False, default_factory=CutTemplates)
 
     def __post_init__(self) -> None:
         self._cutter = Builder(self.batches.spaces)
@@ -142,7 +141,7 @@ class _Builder:
             return _Slicing(self.batches, self._cutter).cut(node, made, strategy, ways)
 
         kind = self.batches.spaces.kind(node), strategy, ways
-        outer, inner, placed = self._templates.cut(kind, node, inputs, cut, _behind, scribe)
+        outer, inner, placed = self.batches.templates.cut(kind, node, inputs, cut, _behind, scribe)
         mesh = self.batches.spaces.mesh
         return outer, inner, placed.view(mapping_of(strategy, first, mesh.primes, mesh.strides))
 

@@ -32,6 +32,7 @@ from search.map.choose.resharding import Transfers
 from search.map.choose.spaces import Spaces
 from search.map.choose.tied import TiedVariables
 from search.map.rules.cuts import Cuts
+from search.map.rules.templates import CutTemplates
 from search.map.space.allow import Allowed, Mask, everything
 from search.map.space.axes import Mesh, Strategy
 from search.map.space.strategies import Space
@@ -125,6 +126,8 @@ class MicroBatches:
         init=False, default_factory=Memo[tuple[GroupStrategies, Link], CrossingSeconds]
     )
     """The seconds of tensors that cross between stages, by strategies and link."""
+    templates: CutTemplates = field(init=False, default_factory=CutTemplates)
+    """The operators that were cut for a pipeline, the same in all pipelines of these slices."""
     _choices: Memo[tuple[float, float], GroupStrategies] = field(
         init=False, default_factory=Memo[tuple[float, float], GroupStrategies]
     )
