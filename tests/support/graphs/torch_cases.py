@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 import torch
 from torch import Tensor
@@ -15,12 +16,13 @@ from pcg.graph.opaque import TensorType
 from pcg.graph.slicewise import SharedIndex
 from pcg.graph.torch_calls import parse_call
 
-OPERAND = re.compile(r"(f|i(\d+)|b)\[([\d,]*)\]")
+OPERAND = re.compile(r"(f|[id](\d+)|b)\[([\d,]*)\]")
 
 
 @dataclass(frozen=True)
 class TorchCase:
-    """A call and its operands, such as ``f[4,6] i3[4]``: real numbers, and integers below three."""
+    """A call and its operands, such as ``f[4,6] i3[4] d9[2,2,5]``: real numbers, integers below
+    three, and integers below nine, all different beyond the first two dimensions."""
 
     function: str
     operands: str
@@ -40,6 +42,9 @@ class TorchCase:
         match = OPERAND.fullmatch(text)
         assert match is not None, text
         shape = [int(size) for size in match[3].split(",") if size]
+        if match[1][0] == "d":
+            orders = torch.rand(*shape[:2], int(match[2]), generator=generator).argsort(-1)
+            return orders[..., : prod(shape[2:])].reshape(shape)
         if match[2]:
             return torch.randint(int(match[2]), shape, generator=generator)
         if match[1] == "b":
@@ -270,10 +275,10 @@ CASES = tuple(
         ("aten.triu.default(x0, 1)", "f[3,4,5]"),
         ("aten.linalg_solve_triangular.default(x0, x1, upper=True)", "f[3,4,4] f[3,4,5]"),
         ("aten.linalg_solve.default(x0, x1)", "f[3,4,4] f[3,4,5]"),
-        ("aten.max_unpool2d.default(x0, x1, [4, 6])", "f[3,2,2,3] i24[3,2,2,3]"),
+        ("aten.max_unpool2d.default(x0, x1, [4, 6])", "f[3,2,2,3] d24[3,2,2,3]"),
         (
             "aten.max_unpool3d.default(x0, x1, [2, 4, 6], [2, 2, 2], [0, 0, 0])",
-            "f[3,2,1,2,3] i48[3,2,1,2,3]",
+            "f[3,2,1,2,3] d48[3,2,1,2,3]",
         ),
         ("aten.pixel_shuffle.default(x0, 2)", "f[3,8,5,6]"),
         ("aten.pixel_unshuffle.default(x0, 2)", "f[3,5,4,6]"),
