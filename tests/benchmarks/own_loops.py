@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import unity
 
-WIDTH, LAYERS, SAMPLES, PAIRS = 512, 6, 64, 25
+WIDTH, LAYERS, SAMPLES, PAIRS = 512, 6, 64, 100
 
 
 class Layers(nn.Module):
