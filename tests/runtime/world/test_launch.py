@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import operator
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -51,3 +53,22 @@ def test_a_computer_without_gpus(monkeypatch):
     check_computer("gpu", 1)
     with pytest.raises(InputError, match="the plan needs 2 GPUs, this computer has 1"):
         check_computer("gpu", 2)
+
+
+def test_a_start_that_its_parent_stopped_says_nothing():
+    """The semaphores that a worker opens first are gone by then. Other errors are shown."""
+    script = """
+import sys
+import runtime.world.preload
+from multiprocessing import synchronize
+lock = synchronize.Lock.__new__(synchronize.Lock)
+for act in (lambda: lock.__setstate__((0, 1, 1, "/none")), lambda: open("/no such file")):
+    try:
+        act()
+    except FileNotFoundError:
+        sys.excepthook(*sys.exc_info())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr.count("Traceback") == 1
+    assert "no such file" in done.stderr
