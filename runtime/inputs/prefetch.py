@@ -70,7 +70,7 @@ class Prefetcher:
         device: torch.device,
     ) -> None:
         wanted = {LeafRegion(leaf.name, region): leaf for leaf, region in blocks}
-        self._source, self._reader = source, _Reader(source, wanted, dtype, device)
+        self._reader = _Reader(source, wanted, dtype, device)
         self._batches: dict[int, _Batch] = {}
         self._orders: SimpleQueue[_Batch | None] = SimpleQueue()
         self._thread: Thread | None = None
@@ -80,15 +80,15 @@ class Prefetcher:
 
     @property
     def seed(self) -> int:
-        return self._source.seed
+        return self._reader.source.seed
 
     @property
     def counts(self) -> bool:
-        return self._source.counts
+        return self._reader.source.counts
 
     @property
     def constants(self) -> Collection[str]:
-        return self._source.constants
+        return self._reader.source.constants
 
     def piece(self, leaf: Leaf, region: Region, step: int) -> Tensor:
         """As ``runtime.inputs.seeded.InputSource.piece``. Raises the source's error for the

@@ -53,7 +53,7 @@ class Messages:
         return sum((way.max(axis=0) for _, way in ways.values()), np.zeros(devices))
 
     def _busy_few(self, transfer: Transfer) -> NDArray[np.float64]:
-        """The same as ``_busy_many``, which is faster for few devices."""
+        """The same as ``_busy_many``, and faster for few devices."""
         devices, flows = self._machine.devices, transfer.flows
         ends = flows.sources * devices + flows.targets
         sent = np.bincount(ends, flows.elements * self._itemsize, devices * devices)

@@ -31,12 +31,9 @@ from search.pipeline.balance import Band, ChunkMemory, OperatorBytes, balanced, 
 from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.outline import Outline, estimated_seconds
 from search.pipeline.stage_batches import StageBatches
-from search.pipeline.stage_memory import PLAIN, Sparing, operator_bytes
+from search.pipeline.stage_memory import AGAIN, PLAIN, Sparing, operator_bytes
 from search.split.blocks import Blocks, blocks_of
 from search.split.colours import MOST_FREE
-
-AGAIN = 1 / 3
-"""The time of a forward pass, as a fraction of a forward and a backward pass."""
 
 
 def by_blocks(groups: StageBatches, kind: ScheduleKind, recompute: Recompute) -> Iterator[Outline]:

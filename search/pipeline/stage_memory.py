@@ -26,6 +26,8 @@ class Sparing:
     parts: int = 1
 
 
+AGAIN = 1 / 3
+"""The time of a forward pass, as a fraction of a forward and a backward pass."""
 PLAIN = Sparing()
 
 

@@ -41,7 +41,7 @@ from search.pipeline.outline import (
     with_weights_pass,
 )
 from search.pipeline.stage_batches import StageBatches, by_kind, group_costs, least_of
-from search.pipeline.stage_memory import PLAIN, Sparing
+from search.pipeline.stage_memory import AGAIN, PLAIN, Sparing
 from search.pipeline.streams import Streams
 
 USUAL_STAGES = 16
@@ -55,8 +55,8 @@ GROWTH = 2
 """The least factor between a rung of the ladder and the one before."""
 SPARING = {
     Recompute.SELECTIVE: Sparing(left=0.7, time=1.05),
-    Recompute.FULL: Sparing(left=0.1, time=4 / 3),
-    Recompute.AUTO: Sparing(left=0.1, time=4 / 3),
+    Recompute.FULL: Sparing(left=0.1, time=1 + AGAIN),
+    Recompute.AUTO: Sparing(left=0.1, time=1 + AGAIN),
 }
 """The assumed effect of recomputation in outlines. Built pipelines are counted and simulated.
 Recomputing all is one more forward pass beside one forward and one backward pass, which is twice as
