@@ -27,6 +27,7 @@ from runtime.execute.segment import (
     Meeting,
     Segment,
     entering,
+    is_recomputed,
     run_segment,
 )
 from runtime.program.program import (
@@ -244,7 +245,7 @@ class Frame:
         active = self.shared.program.active
         tracked = any(name in active for name in segment.results)
         with torch.set_grad_enabled(tracked), self.shared.formats.context():
-            again = bool(self._notes) or any(map(_is_recomputed, segment.instructions))
+            again = bool(self._notes) or segment.recomputes
             noted = again and bool(active)
             local = self._entered(segment, tracked=tracked)
             results = self._results(segment, local, noted=noted, tracked=tracked)
@@ -289,7 +290,7 @@ class Frame:
         """The action of an instruction in this pass: one that can be recomputed, or one that puts
         the gradient of its weight off. ``noted``: whether its saved tensors may be recomputed."""
         compute = action.compute
-        if _is_recomputed(instruction):
+        if is_recomputed(instruction):
             compute = partial(self._notes.run, partial(_compute, self.shared.formats, compute))
         elif isinstance(instruction, Run) and instruction.late and not self.shared.compiles:
             operand, beside = instruction.late
@@ -353,10 +354,6 @@ class Frame:
         dtype = shared.format_of(instruction.source or instruction.target)
         block = None if source is None else source.to(dtype)
         return communicate(shared.world, instruction, block, shape, dtype, channel, meanwhile)
-
-
-def _is_recomputed(instruction: Local) -> bool:
-    return not isinstance(instruction, Alias) and instruction.recomputed
 
 
 def _compute(

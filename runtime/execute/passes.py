@@ -54,9 +54,11 @@ class Passes:
         program = self.program
         kept = {*program.outputs, *([program.loss] if program.loss else [])}
         pipeline = program.pipeline
+        self._loads = _loads(program.instructions, () if pipeline is None else pipeline.tail)
         if pipeline is None:
             self.blocks = self.backward_blocks = blocks_of(program.instructions, frozenset(kept))
             return
+        self._slice_loads = [_loads(part) for part in pipeline.slices]
         later = [i for part in (*pipeline.slices, pipeline.tail) for i in part]
         read = {name for instruction in later for name in sources(instruction)}
         self.blocks = blocks_of(program.instructions, frozenset(kept | read))
@@ -107,7 +109,7 @@ class Passes:
 
     def _loaded_frame(self, shared: FrameContext, number: int) -> Frame:
         frame = Frame(shared, self.blocks)
-        frame.values.update(self._loaded(shared, self.program.instructions, number))
+        frame.values.update(self._loaded(shared, self._loads, number))
         return frame
 
     def _forward(self, frame: Frame) -> Tensor | None:
@@ -169,20 +171,17 @@ class Passes:
         self._under_way = ahead
 
     def _batch(self, number: int, pipeline: PipelineProgram, shared: FrameContext) -> SlicedBatch:
-        once = (*self.program.instructions, *pipeline.tail)
         inputs = (
-            self._loaded(shared, once, number),
-            [self._loaded(shared, part, number) for part in pipeline.slices],
+            self._loaded(shared, self._loads, number),
+            [self._loaded(shared, loads, number) for loads in self._slice_loads],
         )
         return SlicedBatch(number, shared, self._parts, pipeline, inputs, self.scale)
 
     def _loaded(
-        self, shared: FrameContext, instructions: Iterable[Instruction], number: int
+        self, shared: FrameContext, loads: Sequence[Load], number: int
     ) -> dict[str, Tensor]:
-        """The inputs that instructions load, by register, in the format of the run. For a mask, its
-        key."""
+        """The inputs of some loads, by register, in the format of the run. For a mask, its key."""
         device = shared.world.device
-        loads = [i for i in instructions if isinstance(i, Load) and i.leaf.kind != "weight"]
         masks, seed = self.program.masks, self.source.seed if self.program.masks else 0
         mask_keys = {i.target: mask_key(i.leaf, seed, number) for i in loads if i.target in masks}
         keys = torch.tensor(list(mask_keys.values()), dtype=torch.int64).to(device)
@@ -197,6 +196,12 @@ class Passes:
     def _read(self, shared: FrameContext, load: Load, number: int) -> Tensor:
         with shared.world.busy("reading its data"):
             return self.source.piece(load.leaf, load.region, number)
+
+
+def _loads(*parts: Iterable[Instruction]) -> tuple[Load, ...]:
+    """The loads of inputs among instructions."""
+    loads = (i for part in parts for i in part if isinstance(i, Load))
+    return tuple(load for load in loads if load.leaf.kind != "weight")
 
 
 def _chunks_of(

@@ -19,6 +19,7 @@ from torch.autograd import Function
 from runtime.execute.fuse import fused
 from runtime.execute.kernels import BlockFunction
 from runtime.program.program import (
+    Alias,
     Communication,
     Instruction,
     Load,
@@ -29,6 +30,12 @@ from runtime.program.program import (
     sources,
     targets,
 )
+
+
+def is_recomputed(instruction: Local) -> bool:
+    """Whether the backward pass computes an instruction again."""
+    return not isinstance(instruction, Alias) and instruction.recomputed
+
 
 Sink = Callable[[Tensor], None]
 """Receives the gradient of a register."""
@@ -52,6 +59,11 @@ class Segment:
     def has_late(self) -> bool:
         """Whether the gradient of any weight is computed late."""
         return any(isinstance(i, Run) and i.late is not None for i in self.instructions)
+
+    @cached_property
+    def recomputes(self) -> bool:
+        """Whether the backward pass computes any instruction again."""
+        return any(map(is_recomputed, self.instructions))
 
     @property
     def makes(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pcg.lazy import torch
 from pcg.placement.region import elements, extent
 from pcg.plan.naming import swapped_last
 from runtime.program.buckets import Bucket
+from runtime.program.program import Weight
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,22 +53,28 @@ class GradientSync:
     """The gradient of each weight, a view of its buffer if it has one."""
     _filled: set[str] = field(default_factory=set[str])
     """The weights whose gradients of this step are in ``_views``."""
+    _left: list[int] = field(default_factory=list[int])
+    """For each bucket: the number of its weights that have no gradient yet in this step."""
     _bucket_of: dict[str, int] = field(default_factory=dict[str, int])
+    _lengths: list[list[int]] = field(default_factory=list[list[int]])
+    """For each bucket: the number of elements of each of its gradients."""
+    _sizes: list[list[tuple[int, ...]]] = field(default_factory=list[list[tuple[int, ...]]])
+    """For each bucket: the shape of each of its gradients, as it lies in memory."""
     _sent: list[_Sum] = field(default_factory=list[_Sum])
     """The buckets that have been sent in this step, in order."""
 
     def __post_init__(self) -> None:
         for number, bucket in enumerate(self.buckets):
             self._bucket_of.update((weight.register, number) for weight in bucket.weights)
+            self._lengths.append([elements(weight.region) for weight in bucket.weights])
+            self._sizes.append([self._size(weight) for weight in bucket.weights])
+        self._empty()
 
     def complete(self, register: str) -> None:
         """Note that a weight's gradient is complete, and send all buckets that are complete now."""
         self._fill(register)
-        while len(self._sent) < len(self.buckets):
-            bucket = self.buckets[len(self._sent)]
-            if any(weight.register not in self._filled for weight in bucket.weights):
-                return
-            self._send(bucket)
+        while (number := len(self._sent)) < len(self.buckets) and not self._left[number]:
+            self._send(self.buckets[number])
 
     def flush(self, position: int) -> None:
         """Send all buckets that wait only for steps of the schedule from ``position`` on, because
@@ -88,12 +95,17 @@ class GradientSync:
         for sent in self._sent:
             sent.wait()
             gradients.update(sent.gradients)
-        self._sent.clear()
-        self._filled.clear()
+        self._empty()
         if not self.reuses:
             self._spare, self._buffers = self._buffers, {}
             self._views.clear()
         return gradients
+
+    def _empty(self) -> None:
+        """Forget what was filled and sent, before a step."""
+        self._sent.clear()
+        self._filled.clear()
+        self._left = [len(bucket.weights) for bucket in self.buckets]
 
     def _fill(self, register: str) -> None:
         if register in self._filled:
@@ -101,6 +113,7 @@ class GradientSync:
         self._filled.add(register)
         gradient = self.take(register)
         number = self._bucket_of[register]
+        self._left[number] -= 1
         if self._is_alone(self.buckets[number]):
             if register in self.turned:
                 self._views[register] = gradient.mT.contiguous().mT
@@ -115,21 +128,23 @@ class GradientSync:
         """Whether the gradients of a bucket need no common buffer."""
         return len(bucket.weights) == 1 or len(bucket.group) == 1
 
+    def _size(self, weight: Weight) -> tuple[int, ...]:
+        """The shape of a weight's gradient, as it lies in memory."""
+        size = tuple(extent(weight.region))
+        return swapped_last(size) if weight.register in self.turned else size
+
     def _make_buffer(self, number: int, like: Tensor) -> None:
-        weights = self.buckets[number].weights
-        sizes = [extent(weight.region) for weight in weights]
-        lengths = [elements(weight.region) for weight in weights]
-        spare = self._spare.pop(number, None)
-        if spare is None or _is_held(spare) or spare.dtype != like.dtype:
-            spare = torch.empty(sum(lengths), dtype=like.dtype, device=like.device)
-        self._buffers[number] = spare
-        for weight, size, part in zip(
-            weights, sizes, self._buffers[number].split(lengths), strict=True
-        ):
-            if weight.register in self.turned:
-                self._views[weight.register] = part.view(swapped_last(size)).mT
-            else:
-                self._views[weight.register] = part.view(size)
+        lengths = self._lengths[number]
+        buffer = self._spare.pop(number, None)
+        if buffer is None or _is_held(buffer) or buffer.dtype != like.dtype:
+            buffer = torch.empty(sum(lengths), dtype=like.dtype, device=like.device)
+        self._buffers[number] = buffer
+        parts = zip(
+            self.buckets[number].weights, self._sizes[number], buffer.split(lengths), strict=True
+        )
+        for weight, size, part in parts:
+            view = part.view(size)
+            self._views[weight.register] = view.mT if weight.register in self.turned else view
 
     def _send(self, bucket: Bucket) -> None:
         number = len(self._sent)

@@ -42,8 +42,10 @@ def fitting(leaf: Leaf, value: Tensor, shape: tuple[int, ...], where: str) -> Te
             raise InputError(where, f"{expected}, got {_name(value.dtype)} {first:g}{at}")
     # Converted before the comparison, because a uint8 tensor cannot be compared with 256 or more.
     numbers = value.to(torch.int64)
-    outside = (numbers < leaf.least) | (numbers >= leaf.below)
-    if bool(outside.any()):
+    # One pass over the numbers, and one wait for the device.
+    smallest, largest = torch.stack(numbers.aminmax()).tolist()
+    if smallest < leaf.least or largest >= leaf.below:
+        outside = (numbers < leaf.least) | (numbers >= leaf.below)
         at, first = _first(outside, numbers)
         expected = f"expected integers from {leaf.least} to {leaf.below - 1}"
         raise InputError(where, f"{expected}, got {int(first)}{at}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Any
 
@@ -60,6 +60,38 @@ class ForwardSignature:
         """Whether ``forward`` takes a keyword argument of this name."""
         parameters = self.signature.parameters
         return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+@dataclass
+class TensorCalls:
+    """The tensors of calls whose arguments are tensors alone, by leaf of a graph.
+
+    Which argument belongs to a leaf depends on the form of such a call: the number of positional
+    arguments and the names of the others. So the arguments are matched once for each form.
+    """
+
+    _indices: dict[tuple[int, tuple[str, ...]], dict[str, int]] = field(
+        default_factory=dict[tuple[int, tuple[str, ...]], dict[str, int]]
+    )
+    """For each form: the index of a leaf's argument, by leaf."""
+
+    def tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor] | None:
+        """The tensors of a call, by leaf. None for a form that ``add`` was not called with."""
+        indices, values = self._indices.get((len(args), tuple(kwargs))), (*args, *kwargs.values())
+        if indices is None or not all(isinstance(value, Tensor) for value in values):
+            return None
+        return {leaf: values[index] for leaf, index in indices.items()}
+
+    def add(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> None:
+        """Keep which arguments of a call are its ``tensors``, by leaf. Does nothing for other
+        arguments than tensors, or if one tensor is passed twice."""
+        values = (*args, *kwargs.values())
+        index_of = {id(value): index for index, value in enumerate(values)}
+        if len(index_of) == len(values) and all(isinstance(value, Tensor) for value in values):
+            indices = {leaf: index_of[id(tensor)] for leaf, tensor in tensors.items()}
+            self._indices[len(args), tuple(kwargs)] = indices
 
 
 def call_of(

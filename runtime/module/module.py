@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor
@@ -18,33 +19,18 @@ from torch.optim import Optimizer
 
 from pcg.errors import InputError
 from runtime.execute.executor import PendingBatch
-from runtime.module.calls import TARGET, ForwardSignature, call_of, matched
+from runtime.module.calls import TARGET, ForwardSignature, TensorCalls, call_of, matched
 from runtime.module.clip import clip
 from runtime.module.engine import PendingLoss, RankEngine
 from runtime.module.gradient import Gradient, GradientPiece
 from runtime.module.itself import OriginalModule
 from runtime.module.loss import Loss
 from runtime.module.resuming import ModuleCheckpoints
+from runtime.module.sharded import ShardedParameter
 from runtime.module.whole import load_whole, whole_tensors
 from runtime.program.lower import Lowering
 from runtime.train.initial import tensors_of
 from runtime.world.collectives import World
-
-
-@dataclass(frozen=True)
-class _Place:
-    """The parameter of a weight's shard: attribute ``last`` of ``owner``. ``shard``: the memory of
-    this rank's block, in the module's orientation."""
-
-    leaf: str
-    name: str
-    owner: Module
-    last: str
-    shard: Tensor
-
-    @property
-    def parameter(self) -> Parameter:
-        return self.owner.get_parameter(self.last)
 
 
 @dataclass
@@ -58,7 +44,8 @@ class _State:
     kept: dict[str, Tensor]
     """The tensors of the module that are not trained, by name."""
     itself: OriginalModule
-    places: list[_Place] = field(default_factory=list[_Place])
+    places: list[ShardedParameter] = field(default_factory=list[ShardedParameter])
+    calls: TensorCalls = field(default_factory=TensorCalls)
     syncs: bool = True
     """Whether backward passes exchange gradients."""
     is_asked_itself: bool = False
@@ -266,6 +253,8 @@ class ParallelModule(Module):
     def _inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
         """The tensors of a call, by leaf of the graph. Raises InputError if they are not the inputs
         of the plan."""
+        if (tensors := self._own.calls.tensors(args, kwargs)) is not None:
+            return tensors
         face, naming, leaves = self._own.face, self._own.engine.naming, self.inputs
         has_target = TARGET in leaves or not all(face.takes(name) for name in kwargs)
         expected = f"expected {', '.join(leaves)} as the plan was made with"
@@ -279,7 +268,9 @@ class ParallelModule(Module):
         unmatched = [name for name in call.tensors if name not in matches.values()]
         if len(unmatched) > naming.inputs.count(None):
             raise InputError("inputs", f"have {unmatched[0]}, {expected}")
-        return {leaf: call.tensors[name] for leaf, name in matches.items()}
+        tensors = {leaf: call.tensors[name] for leaf, name in matches.items()}
+        self._own.calls.add(args, kwargs, tensors)
+        return tensors
 
     def _register(self, names: Iterable[str]) -> None:
         """Register shards as parameters, under all their names in the original module, in its
@@ -309,7 +300,7 @@ class ParallelModule(Module):
                 problem = "has a name that torch modules have for something else"
                 raise InputError(f"parameter {name}", problem) from error
             if is_first:
-                self._own.places.append(_Place(leaf, name, owner, last, shard))
+                self._own.places.append(ShardedParameter(leaf, name, owner, last, shard))
 
     def _owner(self, name: str) -> Module:
         """The submodule of a parameter. It is created if it does not exist."""
@@ -333,15 +324,7 @@ class ParallelModule(Module):
         """Copy parameters whose memory was replaced, as by ``parameter.data = ...``, back into
         their shards. Raises InputError for another shape, number format or device."""
         for place in self._own.places:
-            shard, current = place.shard, place.parameter
-            if current.data_ptr() == shard.data_ptr() and current.dtype == shard.dtype:
-                continue
-            actual = current.shape, current.dtype, current.device
-            if actual != (shard.shape, shard.dtype, shard.device):
-                problem = f"is {_described(current)} now, expected {_described(shard)} by the plan"
-                raise InputError(f"parameter {place.name}", problem)
-            shard.copy_(current)
-            current.data = shard
+            place.follow()
 
 
 class _Step(Function):
@@ -351,7 +334,10 @@ class _Step(Function):
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, state: _State, batch: PendingBatch, total: PendingLoss, *shards: Tensor
     ) -> Tensor:
-        ctx.state, ctx.batch, ctx.total, ctx.syncs = state, batch, total, state.syncs
+        ctx.state, ctx.batch, ctx.syncs = state, batch, state.syncs
+        # The loss knows this context. If the context knew the loss, too, the tensors of a batch
+        # without a backward pass would stay until Python looks for cycles.
+        ctx.wait = WeakMethod(total.wait)
         return total.loss
 
     @staticmethod
@@ -363,7 +349,8 @@ class _Step(Function):
             raise InputError("backward", "a second time through one loss, expected forward again")
         ctx.batch = None
         by_leaf = state.engine.backward(batch, gradient, exchanges=ctx.syncs)
-        ctx.total.wait()
+        if (wait := ctx.wait()) is not None:
+            wait()
         gradients: list[Tensor | None] = []
         for place in state.places:
             value = by_leaf.pop(place.leaf, None)
@@ -385,8 +372,3 @@ def _marking(piece: GradientPiece) -> Callable[[Tensor], None]:
             parameter.grad = Gradient.of(gradient, piece)
 
     return mark
-
-
-def _described(tensor: Tensor) -> str:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return f"{dtype} {list(tensor.shape)} on {tensor.device}"
