@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 CHOOSES = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 """Exceptions that torch raises if a program would depend on the values of a tensor."""
+SIZES = "DynamicOutputShapeException"
+"""The exception for a function, named in its text, with a size that depends on values."""
 HINT = "; for a mixture of experts there is unity.nn"
 _OWN = (__file__, apart.__file__, *running.__path__)
 
@@ -95,6 +97,9 @@ def _exported(
         except Exception as error:
             kind = type(error).__name__
             problem = f"torch.export: {kind}: {_first_line(error)}"
+            if kind == SIZES:
+                problem = "has a size that depends on values, which no graph can follow"
+                problem = f"{_first_line(error)} {problem}"
             if kind in CHOOSES:
                 problem = "branches on the values of a tensor, which no graph can follow"
                 problem = f"{problem} ({kind}){HINT}"

@@ -77,6 +77,7 @@ def watched(module: Module, where: str, straight: Collection[Any] = ()) -> Gener
         stack.enter_context(watched_random(lambda: _line(where)))
         enter = _enter_of(torch.autocast, lambda: watch.autocasts.append(_line(where)))
         stack.enter_context(patch.object(torch.autocast, "__enter__", enter))
+        stack.enter_context(patch.object(torch.Tensor, "grad", _grad_of(where)))
         for owner, name, watching in (*_modes(), *_uniform_numbers()):
             stack.enter_context(patch.object(owner, name, watching))
         stack.callback(module.register_forward_hook(check_trained).remove)
@@ -120,6 +121,10 @@ def _unfollowed() -> Iterator[tuple[Any, str, str]]:
         yield functions, name, f"torch.func.{name} {inner}"
     yield torch.autograd, "backward", f"torch.autograd.backward {inner}"
     yield torch.Tensor, "backward", f"backward {inner}"
+    seeded = "sets the state of random numbers, which a plan draws from its own seed"
+    torch_module: Any = import_module("torch")
+    for name in ("manual_seed", "seed", "set_rng_state"):
+        yield torch_module, name, f"torch.{name} {seeded}"
     sized = "has sizes that depend on values, which no graph can follow, expected padded rows"
     packing = import_module("torch.nn.utils.rnn")
     yield packing, "pack_padded_sequence", f"a packed sequence {sized}"
@@ -166,6 +171,13 @@ def _data_of() -> property:
         return tensor.detach()
 
     return property(data, own.__set__, own.__delete__)
+
+
+def _grad_of(where: str) -> property:
+    """Return a ``grad`` that refuses its caller. It is None in each export, and not in training."""
+    own: Any = torch.Tensor.grad
+    problem = "reads a gradient of an earlier backward pass, which no graph has"
+    return property(_refusing(problem, where, own.__get__), own.__set__, own.__delete__)
 
 
 def _uniform_numbers() -> Iterator[tuple[Any, str, Any]]:
@@ -218,8 +230,10 @@ def _refusing(problem: str, where: str, own: Callable[..., Any]) -> Any:
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         frame = inspect.currentframe()
-        caller = frame.f_back if frame is not None else None
-        if caller is not None and "/torch/" in caller.f_code.co_filename:
+        # Modes of this folder pass on what torch's code calls.
+        while frame is not None and frame.f_code.co_filename.startswith(_FOLDER):
+            frame = frame.f_back
+        if frame is not None and "/torch/" in frame.f_code.co_filename:
             return own(*args, **kwargs)
         raise InputError(_line(where), problem)
 

@@ -97,13 +97,28 @@ def hooked(m: Parts, x: Tensor, labels: Tensor) -> Tensor:
     return f.cross_entropy(logits, labels)
 
 
+def seeded(m: Parts, x: Tensor, labels: Tensor) -> Tensor:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        noise = torch.randn(CLASSES)
+    return f.cross_entropy(m.layer(x) + noise, labels)
+
+
+def by_gradient(m: Parts, x: Tensor, labels: Tensor) -> Tensor:
+    gradient = m.layer.weight.grad
+    scale = 1.0 if gradient is None else gradient.norm()
+    return f.cross_entropy(m.layer(x), labels) / scale
+
+
 HERE = r"test_by_hand\.py: line \d+: "
 REFUSED: dict[Callable[[Parts, Tensor, Tensor], Tensor], str] = {
     packed: HERE + "a packed sequence has sizes that depend on values",
     penalty: HERE + "torch.autograd.grad takes gradients within forward",
     equation: HERE + "torch.func.grad takes gradients within forward",
     averaged: HERE + r"aten.mul_.Tensor changes p_other_\w+ in place where gradients are off",
-    aligned: HERE + r".*aten\._ctc_loss",
+    aligned: HERE + r"aten\._ctc_loss\.Tensor has a size that depends on values",
+    seeded: HERE + "torch.manual_seed sets the state of random numbers",
+    by_gradient: HERE + "reads a gradient of an earlier backward pass",
     selected: HERE + "aten.cumsum.default has a size that depends on values",
     looped: HERE + "branches on the values of a tensor",
     hooked: HERE + "a hook by register_hook is lost",
