@@ -36,7 +36,16 @@ def policy(m, x):
     return (chosen.log_prob(m.ids) - chosen.entropy()).mean() + spread.log_prob(x).mean()
 
 
+def certain(m, h):
+    """A loss of probabilities that are 0 or 1 exactly: torch bounds their logarithms."""
+    share = torch.where(h > 0, h - h.detach() + 1, h - h.detach())
+    right = f.binary_cross_entropy(share, (h > 0).to(h.dtype), reduction="none")
+    return right + f.binary_cross_entropy(share * h.sigmoid(), share.detach(), reduction="none")
+
+
 VALUES = {
+    "probabilities of 0 and 1": ends(certain),
+    "deviation of equal elements": ends(lambda m, h: (h[:, :1] * torch.ones(WIDTH)).std(1)),
     "memory that is filled": ends(filled),
     "memory that is filled by halves": ends(interleaved),
     "memory that is copied to": ends(lambda m, h: torch.empty_like(h).copy_(h) * 2),

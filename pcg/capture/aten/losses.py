@@ -19,6 +19,7 @@ from pcg.readings.integers import may_be
 
 EVERY = {0: "none", 1: "mean", 2: "sum"}
 """Torch's numbers for the reduction of a loss."""
+REAL = "float32"
 IGNORED = -100
 """The label that torch ignores by default. Labels of classes are never negative."""
 
@@ -39,6 +40,36 @@ def _squared_error(call: AtenCall) -> Value:
     x, y = broadcast(x, y, _common(shape_of(x), shape_of(y)))
     error = apply(algebra.add(), x, scaled(y, -1.0))
     return _every(call, apply(algebra.multiply(), error, error))
+
+
+def _binary_cross_entropy(call: AtenCall) -> Value:
+    """Return the cross entropy of probabilities x and targets t.
+
+    Torch bounds the logarithms from below by -100, and x * (1 - x) in the derivative by 1e-12, so
+    that both are finite for probabilities of 0 and 1. Neither is the derivative of the other there.
+    So the value depends on x through x - stop(x), which is 0, times torch's derivative.
+    """
+    x, target, weight = call.value("self"), call.value("target"), call.maybe("weight")
+    call.expect_room("self")
+    at, goal = (of_torch("aten.detach.default(x0)", REAL, (value, REAL)) for value in (x, target))
+    chosen = apply(algebra.multiply(), target, _bounded("log", at))
+    rest = apply(shift(offset=1.0), scaled(target, -1.0))
+    other = apply(algebra.multiply(), rest, _bounded("log1p", scaled(at, -1.0)))
+    terms = apply(algebra.add(), chosen, other)
+    product = apply(algebra.multiply(), at, apply(shift(offset=1.0), scaled(at, -1.0)))
+    divisor = of_torch("aten.clamp_min.default(x0, 1e-12)", REAL, (product, REAL))
+    slope = apply(divide(), apply(algebra.add(), at, scaled(goal, -1.0)), divisor)
+    change = apply(algebra.multiply(), apply(algebra.add(), x, scaled(at, -1.0)), slope)
+    loss = apply(algebra.add(), scaled(terms, -1.0), change)
+    if weight is not None:
+        loss = apply(algebra.multiply(), *broadcast(loss, weight, shape_of(loss)))
+    return _every(call, loss)
+
+
+def _bounded(function: str, x: Value) -> Value:
+    """Return a logarithm by a function of torch, at least -100."""
+    logarithm = of_torch(f"aten.{function}.default(x0)", REAL, (x, REAL))
+    return of_torch("aten.clamp_min.default(x0, -100.0)", REAL, (logarithm, REAL))
 
 
 def _common(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -162,6 +193,7 @@ def _nll_loss(call: AtenCall) -> Value:
 
 ENTRIES: Mapping[str, Entry] = {
     "aten.mse_loss.default": _squared_error,
+    "aten.binary_cross_entropy.default": _binary_cross_entropy,
     "aten.cross_entropy_loss.default": _cross_entropy,
     "aten.nll_loss_nd.default": _nll_loss,
 }

@@ -115,10 +115,22 @@ def _variance_and_mean(call: AtenCall) -> tuple[Value, ...]:
     return tuple(reshaped(value, call.shape) for value in _moments(call))
 
 
+def _deviation(call: AtenCall) -> Value:
+    """Return the standard deviation. As in torch, its derivative is 0 for equal elements."""
+    return reshaped(root(_moments(call)[0]), call.shape)
+
+
+def _deviation_and_mean(call: AtenCall) -> tuple[Value, ...]:
+    variance, mean = _moments(call)
+    return reshaped(root(variance), call.shape), reshaped(mean, call.shape)
+
+
 ENTRIES: Mapping[str, Entry] = {
     "aten.layer_norm.default": _layer_norm,
     "aten.native_group_norm.default": _group_norm,
     "aten.linalg_vector_norm.default": _length,
     "aten.var.correction": _variance,
     "aten.var_mean.correction": _variance_and_mean,
+    "aten.std.correction": _deviation,
+    "aten.std_mean.correction": _deviation_and_mean,
 }

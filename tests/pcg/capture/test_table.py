@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from support.cases import each
-from support.graphs.aten_cases import BY_PLACE, Case, case
+from support.graphs.aten_cases import BY_PLACE, SPREADS, Case, case
 from support.graphs.capturing import NEAR, leaves_for
 from support.graphs.torch_functions import default_dtype
 from torch import Tensor, fx, nn
@@ -224,8 +224,7 @@ CASES = {
     "layer_norm over two axes": case(lambda x, w: f.layer_norm(x, (3, 4), w), (2, 3, 4), (3, 4)),
     "layer_norm without weights": case(lambda x: f.layer_norm(x, (6,)), X),
     "group_norm": case(lambda x, w, b: f.group_norm(x, 2, w, b), IMAGE, (4,), (4,)),
-    "variance": case(lambda x: x.var((0, 2), correction=0, keepdim=True), (2, 3, 4)),
-    "variance and mean": case(lambda x: torch.mul(*torch.var_mean(x, 1)), X),
+    **SPREADS,
     "running sum": case(lambda x: x.cumsum(0), X),
     "rows": case(lambda x, ids: x[ids], (5, 2, 3), buffers=("ids",)),
     "rows selected": case(lambda x, y: x.index_select(0, y), (5, 3), buffers=("labels",)),

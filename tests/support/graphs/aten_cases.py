@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as f
 
 
 @dataclass(frozen=True)
@@ -87,3 +88,15 @@ BY_PLACE = {
         lambda x, y, ids: x.index_put((ids > 1,), y), (2, 3, 4), (4,), buffers=("ids",)
     ),
 }
+
+SPREADS = {
+    "variance": case(lambda x: x.var((0, 2), correction=0, keepdim=True), (2, 3, 4)),
+    "variance and mean": case(lambda x: torch.mul(*torch.var_mean(x, 1)), (4, 6)),
+    "deviation": case(lambda x: x.std((0, 2), correction=0, keepdim=True), (2, 3, 4)),
+    "deviation and mean": case(lambda x: torch.mul(*torch.std_mean(x, 1)), (4, 6)),
+    "binary cross entropy": case(
+        lambda x, y, w: f.binary_cross_entropy(x.sigmoid(), y.sigmoid(), w.detach()) * w.sum(),
+        *((4, 6), (4, 6), (6,)),
+    ),
+}
+"""Variances, deviations, and a loss with bounds."""
