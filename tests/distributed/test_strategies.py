@@ -1,4 +1,8 @@
-"""The usual ways to parallelize, written by hand, against training on one process."""
+"""The usual ways to parallelize, written by hand, against training on one process.
+
+One plan for each kind of communication runs on processes. The others run on threads, except under
+`make soak`.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +44,8 @@ def weights(report):
     return {c.name for c in report.comparisons if c.kind == "weight"}
 
 
-def test_data_parallel(agree):
-    report = agree(
+def test_data_parallel(agree_on_processes):
+    report = agree_on_processes(
         MLP,
         """
         x = input[8, 12]
@@ -76,8 +80,8 @@ def test_tensor_parallel_column_then_row(agree):
     )
 
 
-def test_reduction_parallel(agree):
-    agree(
+def test_reduction_parallel(agree_on_processes):
+    agree_on_processes(
         MLP,
         """
         x = input[8, 12]
@@ -113,8 +117,8 @@ def test_mixed_data_and_tensor_parallel(agree):
     )
 
 
-def test_reduce_scatter_between_layers(agree):
-    agree(
+def test_reduce_scatter_between_layers(agree_on_processes):
+    agree_on_processes(
         MLP,
         """
         x = input[8, 12]
@@ -131,8 +135,8 @@ def test_reduce_scatter_between_layers(agree):
     )
 
 
-def test_all_to_all_between_layers(agree):
-    agree(
+def test_all_to_all_between_layers(agree_on_processes):
+    agree_on_processes(
         MLP,
         """
         x = input[8, 12]
@@ -149,10 +153,10 @@ def test_all_to_all_between_layers(agree):
     )
 
 
-def test_weights_stored_in_parts_and_combined_before_use(agree):
+def test_weights_stored_in_parts_and_combined_before_use(agree_on_processes):
     """ZeRO: each weight is stored in four parts and gathered before use, and its gradient is
     scattered."""
-    agree(
+    agree_on_processes(
         MLP,
         """
         x = input[8, 12]
@@ -170,9 +174,9 @@ def test_weights_stored_in_parts_and_combined_before_use(agree):
     )
 
 
-def test_operators_on_different_devices(agree):
+def test_operators_on_different_devices(agree_on_processes):
     """The layers run on devices 0-1, 2-3 and 1-2, so pieces cross between devices."""
-    agree(
+    agree_on_processes(
         MLP,
         """
         x = input[8, 12]
@@ -209,7 +213,7 @@ return loss, combine(batch(y, dim=0, degree=2), dim=0, degree=4)
 """
 
 
-def test_a_pipeline_of_one_stage_whose_ranks_meet_in_every_slice(agree):
+def test_a_pipeline_of_one_stage_whose_ranks_meet_in_every_slice(agree_on_processes):
     """A rank without the loss begins to add the loss up earlier, in another group."""
     model = """
     x = input[16, 12]
@@ -222,12 +226,12 @@ def test_a_pipeline_of_one_stage_whose_ranks_meet_in_every_slice(agree):
     stages = PipelineFile(stages=1, micro_batches=2, schedule="1f1b")
     plan = replace(plan, pipeline=stages)
     assert tuple(range(4)) in Lowering(plan).program(0).groups
-    agree.of(plan)
+    agree_on_processes.of(plan)
 
 
-def test_interleaved_stages(agree):
+def test_interleaved_stages(agree_on_processes):
     """Two stages of two chunks, on two processes each."""
-    agree.of(small_plan("interleaved"))
+    agree_on_processes.of(small_plan("interleaved"))
 
 
 def test_copies_that_cross_stages_in_parts(agree):
