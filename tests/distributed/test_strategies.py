@@ -234,6 +234,7 @@ def test_interleaved_stages(agree_on_processes):
     agree_on_processes.of(small_plan("interleaved"))
 
 
+@pytest.mark.soak
 def test_copies_that_cross_stages_in_parts(agree):
     """Tensor parallelism of two in each of two stages. Each process sends one half."""
     plan = by_degrees("tensor=2,pipeline=2,micro-batches=4", load_library())
@@ -266,6 +267,7 @@ return loss, y
 """These sizes cannot be cut."""
 
 
+@pytest.mark.soak
 def test_branches_side_by_side_by_the_search(agree):
     machine = load_machine("tests/data/two-devices.toml").with_nodes(2).with_devices(4)
     # With algebra, the two products are one.
@@ -353,6 +355,7 @@ def test_rows_and_columns_of_images(agree):
     )
 
 
+@pytest.mark.soak
 def test_stages_on_devices_of_two_kinds(agree):
     """Two stages of two devices each. The faster devices have more layers."""
     machine = mixed(load_machine("p3-16xlarge"), load_machine("dgx-h100"), per_node=2, nodes=2)

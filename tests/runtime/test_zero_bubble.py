@@ -49,7 +49,7 @@ BY_HAND = "pipeline=2,micro-batches=4,schedule=zb-h1"
         pytest.param(f"tensor=2,{BY_HAND}", marks=pytest.mark.soak),
         f"tensor=2,sequence,{BY_HAND},recompute=selective",
         pytest.param(f"{BY_HAND},recompute=full", marks=pytest.mark.soak),
-        f"{BY_HAND},sharded",
+        pytest.param(f"{BY_HAND},sharded", marks=pytest.mark.soak),
     ],
 )
 def test_decoders_by_hand(text, library):

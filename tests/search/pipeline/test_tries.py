@@ -57,7 +57,9 @@ def test_counts_of_published_pipelines_are_there():
     assert 64 in micro_batch_counts(64, 64)
 
 
-@pytest.mark.parametrize(("count", "batch"), [(6, 36), (24, 96)])
+@pytest.mark.parametrize(
+    ("count", "batch"), [(6, 36), pytest.param(24, 96, marks=pytest.mark.soak)]
+)
 def test_the_best_is_as_good_as_the_best_of_all(count, batch):
     """By exhaustive search, also of stages that are deeper than usual, on 24 devices."""
     graph, library = layers(count, batch, 256), load_library()

@@ -125,7 +125,8 @@ def test_estimate_is_within_10_percent_of_the_simulation(model, machine, monkeyp
 @pytest.mark.parametrize(
     ("model", "devices"),
     [
-        ("mlp-mnist", 2),
+        ("mlp-tiny", 2),
+        pytest.param("mlp-mnist", 2, marks=pytest.mark.soak),
         pytest.param("mlp-mnist", 4, marks=pytest.mark.soak),
         pytest.param("mlp-tiny", 12, marks=pytest.mark.soak),
         pytest.param("dlrm-tiny", 12, marks=pytest.mark.soak),

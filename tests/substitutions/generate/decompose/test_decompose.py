@@ -80,9 +80,7 @@ def pairs() -> dict[str, GraphPair]:
     }
 
 
-@pytest.mark.parametrize(
-    "step", [12, pytest.param(1, marks=pytest.mark.soak)], ids=["some", "all"]
-)
+@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.soak)], ids=["some", "all"])
 def test_decompositions_are_proved(step: int):
     def check(name: str) -> None:
         decision = decide(*pairs()[name])
@@ -109,9 +107,7 @@ def check_values(name: str, seed: int) -> None:
     assert_same(instance.left, instance.right, instance, seed)
 
 
-@pytest.mark.parametrize(
-    "step", [2, pytest.param(1, marks=pytest.mark.soak)], ids=["some", "all"]
-)
+@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.soak)], ids=["some", "all"])
 def test_both_sides_of_a_decomposition_have_the_same_values(step: int):
     """On random types, shard by shard, in floating point."""
     check_each([*pairs()][::step], check_values)
