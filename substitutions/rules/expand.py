@@ -26,6 +26,8 @@ from substitutions.rules.rule import Rule, attribute_symbols, open_call
 
 Usable = Callable[[Rule], bool]
 """Whether a direction of a rule may be used. A direction is a rule read from left to right."""
+Counts = tuple[int, ...]
+"""The numbers of axes in the place of a rule's runs."""
 
 
 def any_direction(rule: Rule) -> bool:
@@ -38,7 +40,9 @@ class Expander:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple(_Expandable(rule) for rule in rules)
-        self._ranked = Answers(self._at_ranks)
+        self._formed = Answers(self._form)
+        self._filled = Answers(self._fill)
+        self._ranked = Answers(self._fitting_counts)
         self._concrete = Answers(self._of_reached)
         self._listed = Answers(self._all_concrete)
 
@@ -78,17 +82,39 @@ class Expander:
         for number, expandable in enumerate(self._rules):
             if not any(expandable.is_in_reach(way, reached, functions) for way in (0, 1)):
                 continue
-            for ranked in self._ranked[number, max_rank]:
-                for rule in _with_functions(ranked, functions):
+            stand_ins = expandable.rule.stand_ins
+            for counts in self._ranked[number, max_rank]:
+                for chosen in product(*(functions[name] for name in stand_ins)):
+                    rule = self._filled[number, counts, chosen]
                     concrete.setdefault(_content(rule), rule)
         for name in sorted(undeclared_by_name):
             for rule in rules_about(undeclared_by_name[name]):
                 concrete.setdefault(_content(rule), rule)
         return tuple(concrete.values())
 
-    def _at_ranks(self, key: tuple[int, int]) -> tuple[Rule, ...]:
+    def _fitting_counts(self, key: tuple[int, int]) -> tuple[Counts, ...]:
+        """The numbers of axes for which the tensors of a rule have at most ``most`` axes. Graphs of
+        different ranks share the forms of rules."""
         number, max_rank = key
-        return tuple(_at_ranks(self._rules[number].rule, max_rank))
+        given = _counts(self._rules[number].rule, max_rank)
+        forms = ((counts, self._formed[number, counts]) for counts in given)
+        return tuple(c for c, form in forms if form is not None and _fits(form, max_rank))
+
+    def _form(self, key: tuple[int, Counts]) -> Rule | None:
+        """A rule, by its number, with so many axes in the place of its runs."""
+        number, counts = key
+        rule = self._rules[number].rule
+        return rule.at(counts) if counts else rule
+
+    def _fill(self, key: tuple[int, Counts, tuple[Operator, ...]]) -> Rule:
+        """Such a form with operators for its stand-ins."""
+        number, counts, operators = key
+        concrete = self._formed[number, counts]
+        assert concrete is not None
+        for operator in operators:
+            taken = attribute_symbols((*concrete.left, *concrete.right))
+            concrete = concrete.with_operator(open_call(operator, taken))
+        return concrete
 
     def _reached(
         self, names: frozenset[str], known: Mapping[str, Operator], usable: Usable
@@ -155,25 +181,7 @@ def _functions(names: frozenset[str], known: Mapping[str, Operator]) -> dict[str
     return covered
 
 
-def _with_functions(rule: Rule, functions: Mapping[str, Sequence[Operator]]) -> Iterator[Rule]:
-    """Yield the rule with operators for its stand-ins, in every combination."""
-    for chosen in product(*(functions[name] for name in rule.stand_ins)):
-        concrete = rule
-        for operator in chosen:
-            taken = attribute_symbols((*concrete.left, *concrete.right))
-            concrete = concrete.with_operator(open_call(operator, taken))
-        yield concrete
-
-
-def _at_ranks(rule: Rule, max_rank: int) -> Iterator[Rule]:
-    """Yield the rule at all numbers of axes for which its tensors have at most ``most`` axes."""
-    for counts in _counts(rule, max_rank):
-        form = rule if not counts else rule.at(counts)
-        if form is not None and _fits(form, max_rank):
-            yield form
-
-
-def _counts(rule: Rule, max_rank: int) -> Iterator[tuple[int, ...]]:
+def _counts(rule: Rule, max_rank: int) -> Iterator[Counts]:
     """Yield the numbers of axes for the runs for which no input has more than ``most`` axes."""
     room = {name: max_rank - rank for name, rank in rule.inputs}
     for group in rule.runs:
@@ -181,7 +189,7 @@ def _counts(rule: Rule, max_rank: int) -> Iterator[tuple[int, ...]]:
             room[name] += 1
     if min(room.values(), default=0) < 0:
         return
-    pending: list[tuple[tuple[int, ...], dict[str, int]]] = [((), room)]
+    pending: list[tuple[Counts, dict[str, int]]] = [((), room)]
     for group in rule.runs:
         uses = {name: sum(n == name for n, _ in group) for name, _ in group}
         pending = [
