@@ -25,7 +25,11 @@ def library():
 
 @pytest.mark.parametrize(
     ("name", "slices", "stages", "small"),
-    [("mlp-mnist", 8, 4, True), ("tied", 4, 4, True), ("mlp-mnist", 2, 2, False)],
+    [
+        pytest.param("mlp-mnist", 8, 4, True, marks=pytest.mark.soak),
+        ("tied", 4, 4, True),
+        ("mlp-mnist", 2, 2, False),
+    ],
 )
 def test_zero_bubble_pipeline_trains_as_the_model(
     name, slices, stages, small, library, monkeypatch

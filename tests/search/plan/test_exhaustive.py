@@ -97,7 +97,9 @@ def test_no_plan_on_two_kinds_of_any_small_graph_is_faster(library, kinds, name,
     check(library, of_two_kinds(*kinds), graph_of(name, sizes))
 
 
-@pytest.mark.parametrize("name", ["shared", "layers", "branches"])
+@pytest.mark.parametrize(
+    "name", ["layers", *(pytest.param(n, marks=pytest.mark.soak) for n in ("shared", "branches"))]
+)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_part_of_a_plan_takes_no_longer_than_the_whole(name, seed):
     """Pruning rests on this property. It is checked for random plans."""
