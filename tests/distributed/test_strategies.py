@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.graphs.images import ONE_IMAGE, four_devices
 from support.mixed import mixed
 from support.plans.by_hand import make_plan
 from support.plans.pipelines import by_degrees, layers, planned
@@ -250,7 +249,7 @@ def test_interleaved_stages_of_the_search_with_one_process_each(agree):
 
 
 def test_rows_of_an_image_cut_by_the_search(agree):
-    plan = MeshPlanner(four_devices(), load_library()).plan("image", parse_graph(ONE_IMAGE)).plan
+    plan = small_plan("halos")
     haloed = [node for node in plan.graph.nodes if any(t.degrees.halos for t in node.types)]
     assert len(haloed) >= 2
     agree.of(plan)

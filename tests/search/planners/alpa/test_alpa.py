@@ -44,8 +44,8 @@ def smaller(machine: Machine, memory: int) -> Machine:
     return machine.model_copy(update={"device": machine.device.model_copy(update=own)})
 
 
-WIDE = ResNextSize((1, 1, 1, 1), 16, 1, 64, 24, 64)
-"""A Wide-ResNet of four blocks: one group, with four times the channels of its stem."""
+WIDE = ResNextSize((1, 1), 16, 1, 64, 24, 32)
+"""A Wide-ResNet of two blocks: one group, with four times the channels of its stem."""
 
 
 def wide_resnet(batch: int, norm_groups: int = 1):
