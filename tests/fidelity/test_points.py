@@ -104,7 +104,7 @@ def test_a_small_llama_attends_to_what_came_before():
         pytest.param(Bert(2, 32, 4, 12, 20, 0, 0.0), marks=pytest.mark.soak),
         Bert(2, 32, 4, 12, 20, 3, 0.0),
         pytest.param(ResNet((1, 2, 1, 1), 7, 32), marks=pytest.mark.soak),
-        ResNet((1, 2), 7, 32),
+        ResNet((1, 1, 1, 1), 7, 32),
     ],
 )
 def test_small_encoders_and_residual_networks_are_captured_as_they_compute(model):

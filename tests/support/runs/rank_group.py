@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -93,7 +93,7 @@ class Ranks:
 
 
 @contextmanager
-def connected(size: int) -> Iterator[Ranks]:
+def connected(size: int) -> Generator[Ranks]:
     """Connected processes. They end with the context."""
     with TemporaryDirectory() as folder:
         pool = Ranks(Path(folder), size)
@@ -122,7 +122,7 @@ class RankThreads:
 
 
 @contextmanager
-def light_ranks(size: int) -> Iterator[Ranks | RankThreads]:
+def light_ranks(size: int) -> Generator[Ranks | RankThreads]:
     """Threads, which neither start nor lower a plan for each rank. `make soak` runs the same plans
     on connected processes."""
     if settings.get_current_profile_name() != "soak":
