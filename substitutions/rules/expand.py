@@ -9,7 +9,7 @@ than the graph's. Rules about batched functions are in no library; they are made
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, product
@@ -17,7 +17,7 @@ from itertools import chain, product
 from pcg.collection import uncollected
 from pcg.graph.graph import Graph
 from pcg.graph.pairs import both, side
-from pcg.memo import Answers
+from pcg.memo import Answers, remembered
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS, stand_in
 from pcg.types.operator import Operator
@@ -25,13 +25,15 @@ from substitutions.rules.batched import rules_about
 from substitutions.rules.rooted import RootedRules, directions_at, is_parallel, root_of
 from substitutions.rules.rule import Rule, attribute_symbols, open_call
 
+Counts = tuple[int, ...]
+"""The numbers of axes in the place of a rule's runs."""
+
 
 class Expander:
     """Expands the general rules of a library, and caches the results."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple(_Expandable(rule) for rule in rules)
-        self._ranked = Answers(self._at_ranks)
         self._concrete = Answers(self._of_operators)
         self._expanded = Answers(self._of_reached)
 
@@ -69,12 +71,7 @@ class Expander:
             if any(expandable.is_in_reach(way, reached, functions) for way in (0, 1))
         ]
         others = [undeclared_by_name[name] for name in sorted(undeclared_by_name)]
-        return _ExpandedRules(general, lambda e: self._ranked[e, max_rank], functions, others)
-
-    @uncollected()  # The rules are kept, so the garbage collector would search them in vain.
-    def _at_ranks(self, key: tuple[_Expandable, int]) -> tuple[Rule, ...]:
-        expandable, max_rank = key
-        return tuple(_at_ranks(expandable.rule, max_rank))
+        return _ExpandedRules(general, max_rank, functions, others)
 
     def _reached(self, names: frozenset[str], known: Mapping[str, Operator]) -> frozenset[str]:
         reached = names | {o.name for o in OPERATORS.values() if o.parallel is not None}
@@ -91,23 +88,21 @@ class Expander:
 class _ExpandedRules(RootedRules):
     """The concrete rules of general rules, and the rules about further operators.
 
-    ``general``: the general rules. ``ranked``: a function from a general rule to the rule at all
-    ranks. ``functions``: the operators by the stand-in that covers them. ``others``: operators that
-    are not declared.
+    ``functions``: the operators by the stand-in that covers them. ``others``: operators that are
+    not declared.
     """
 
     def __init__(
         self,
         general: Sequence[_Expandable],
-        ranked: Callable[[_Expandable], tuple[Rule, ...]],
+        max_rank: int,
         functions: Mapping[str, Sequence[Operator]],
         others: Sequence[Operator],
     ) -> None:
         self._general = tuple(general)
-        self._ranked = ranked
+        self._max_rank = max_rank
         self._functions = functions
         self._others = tuple(others)
-        self._forms = Answers(self._with_operators)
         self._rooted = Answers(self._directions)
 
     def __iter__(self) -> Iterator[Rule]:
@@ -120,7 +115,7 @@ class _ExpandedRules(RootedRules):
     def _all(self) -> tuple[Rule, ...]:
         return self._distinct(self._general, self._about_others)
 
-    @uncollected()
+    @uncollected()  # The rules are kept, so the garbage collector would search them in vain.
     def _directions(self, key: tuple[str | None, bool]) -> tuple[Rule, ...]:
         root, parallel = key
         general = [e for e in self._general_at(root) if e.is_parallel == parallel]
@@ -139,28 +134,52 @@ class _ExpandedRules(RootedRules):
     def _distinct(self, general: Iterable[_Expandable], others: Iterable[Rule]) -> tuple[Rule, ...]:
         """The concrete rules of some general rules, and other rules, each once."""
         concrete: dict[tuple[object, ...], Rule] = {}
-        for rule in chain(chain.from_iterable(self._forms[e] for e in general), others):
+        made = (rule for e in general for rule in e.forms(self._max_rank, self._functions))
+        for rule in chain(made, others):
             concrete.setdefault(_content(rule), rule)
         return tuple(concrete.values())
-
-    def _with_operators(self, general: _Expandable) -> tuple[Rule, ...]:
-        """The concrete rules of a general rule."""
-        return tuple(
-            rule
-            for ranked in self._ranked(general)
-            for rule in _with_functions(ranked, self._functions)
-        )
 
     @cached_property
     def _about_others(self) -> tuple[Rule, ...]:
         return tuple(rule for operator in self._others for rule in rules_about(operator))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Expandable:
-    """A rule with the operators of its sides. Ways to read it: 0 as written, 1 reversed."""
+    """A rule with the operators of its sides and its forms, which all graphs share. Ways to read
+    it: 0 as written, 1 reversed."""
 
     rule: Rule
+
+    def forms(self, max_rank: int, functions: Mapping[str, Sequence[Operator]]) -> Iterator[Rule]:
+        """Yield the rule with operators for its stand-ins, in every combination, at all numbers of
+        axes for which its tensors have at most ``max_rank`` axes."""
+        for counts in self._fitting(max_rank):
+            for chosen in product(*(functions[name] for name in self.rule.stand_ins)):
+                yield self._filled(counts, chosen)
+
+    @remembered
+    def _fitting(self, max_rank: int) -> tuple[Counts, ...]:
+        """The numbers of axes for the runs for which the rule's tensors have at most ``max_rank``
+        axes."""
+        given = _counts(self.rule, max_rank)
+        forms = ((counts, self._at(counts)) for counts in given)
+        return tuple(c for c, form in forms if form is not None and _fits(form, max_rank))
+
+    @remembered
+    def _at(self, counts: Counts) -> Rule | None:
+        """The rule with ``counts`` axes in the place of its runs; None if there is no such form."""
+        return self.rule.at(counts) if counts else self.rule
+
+    @remembered
+    def _filled(self, counts: Counts, operators: tuple[Operator, ...]) -> Rule:
+        """The form at ``counts`` with operators for its stand-ins."""
+        concrete = self._at(counts)
+        assert concrete is not None
+        for operator in operators:
+            taken = attribute_symbols((*concrete.left, *concrete.right))
+            concrete = concrete.with_operator(open_call(operator, taken))
+        return concrete
 
     @cached_property
     def roots(self) -> frozenset[str | None]:
@@ -207,33 +226,15 @@ def _functions(names: frozenset[str], known: Mapping[str, Operator]) -> dict[str
     return covered
 
 
-def _with_functions(rule: Rule, functions: Mapping[str, Sequence[Operator]]) -> Iterator[Rule]:
-    """Yield the rule with operators for its stand-ins, in every combination."""
-    for chosen in product(*(functions[name] for name in rule.stand_ins)):
-        concrete = rule
-        for operator in chosen:
-            taken = attribute_symbols((*concrete.left, *concrete.right))
-            concrete = concrete.with_operator(open_call(operator, taken))
-        yield concrete
-
-
-def _at_ranks(rule: Rule, max_rank: int) -> Iterator[Rule]:
-    """Yield the rule at all numbers of axes for which its tensors have at most ``most`` axes."""
-    for counts in _counts(rule, max_rank):
-        form = rule if not counts else rule.at(counts)
-        if form is not None and _fits(form, max_rank):
-            yield form
-
-
-def _counts(rule: Rule, max_rank: int) -> Iterator[tuple[int, ...]]:
-    """Yield the numbers of axes for the runs for which no input has more than ``most`` axes."""
+def _counts(rule: Rule, max_rank: int) -> Iterator[Counts]:
+    """Yield the numbers of axes for the runs for which no input has more than ``max_rank`` axes."""
     room = {name: max_rank - rank for name, rank in rule.inputs}
     for group in rule.runs:
         for name, _ in group:
             room[name] += 1
     if min(room.values(), default=0) < 0:
         return
-    pending: list[tuple[tuple[int, ...], dict[str, int]]] = [((), room)]
+    pending: list[tuple[Counts, dict[str, int]]] = [((), room)]
     for group in rule.runs:
         uses = {name: sum(n == name for n, _ in group) for name, _ in group}
         pending = [
