@@ -167,6 +167,16 @@ class Phases:
         left = max(0.0, self.deadline - now()) * (1 - share)
         return replace(self, deadline=self.deadline - left, grace=self.grace + left)
 
+    @contextmanager
+    def later(self, seconds: float) -> Generator[None]:
+        """Put the deadline off by some seconds, for the duration of the context."""
+        before = self.deadline
+        self.deadline += seconds
+        try:
+            yield
+        finally:
+            self.deadline = before
+
     def check(self) -> None:
         """Raise OutOfTime if the search has to end."""
         if now() > self.deadline + (-self.ending if self.has_plan else self.grace):

@@ -12,6 +12,7 @@ from pcg.placement.view import MachineView
 from pcg.plan.derivation import Application
 from pcg.types.halo import typing_of
 from search.cost.derivation import Derivation, Scribe
+from search.cost.progress import check_time
 from search.map.choose.choosing import Choice
 from search.map.choose.spaces import Spaces
 from search.map.rules.cuts import applied
@@ -65,6 +66,7 @@ class Builder:
             if node.is_leaf:
                 new[node.value()] = node.value()
                 continue
+            check_time()
             mapping = self.mapping(choice, node)
             inputs = [new[value] for value in node.inputs]
             cut = partial(self._cut_on, node, mapping.cuts)

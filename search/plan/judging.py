@@ -14,7 +14,7 @@ from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
 from search.cost.pointwise_chains import worth_recomputing
 from search.cost.progress import Phases
-from search.cost.simulate import recomputing
+from search.cost.simulate import recomputing, updates
 from search.cost.units import forward_seconds, in_whole, recomputations_to_fit
 from search.cost.unroll import ONCE, NotAlike, Repeated
 from search.map.building import Cut
@@ -22,7 +22,7 @@ from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.fully_sharded import PlacedGraph
 from search.plan.finish import memory_limit
 from search.plan.incumbent import PricedPlan, PricedPlans
-from search.refine.overlap import SimulatedChoice, updates
+from search.refine.overlap import SimulatedChoice
 from search.split.blocks import blocks_of, repeated
 
 

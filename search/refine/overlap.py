@@ -36,7 +36,7 @@ from search.cost.derivation import Derivation
 from search.cost.events import exposures
 from search.cost.progress import Phases
 from search.cost.simulate import TimedTasks, run
-from search.cost.tasks import SYNC, UPDATE, tasks
+from search.cost.tasks import SYNC, tasks
 from search.cost.unroll import NotAlike, Unrolled, unrolled
 from search.map.building import Builder, Cut
 from search.map.choose.choosing import ALL, Choice, Chooser, Exposed
@@ -61,6 +61,8 @@ branches side by side are tried."""
 LEAST_SAVED = 1e-2
 """The least promised gain of such a layout in a larger graph, as a fraction of a step."""
 
+PRICING = 0.5
+"""The seconds beyond the end of a search in which its last plan may be priced."""
 MOST_KNOWN = 3
 """The number of the fastest plans so far that the next choice considers in any case."""
 
@@ -309,8 +311,12 @@ class Trial(Generic[Judged]):
         """A choice for the graph, annealed over any devices of the machine. ``most``: the most
         operators of all states that are tried, added up."""
         annealer = Annealer(self.chooser, self._delta, lambda: self.phases.is_over, most)
-        best = self.phases.timed("refining", lambda: annealer.annealed(choice, stages))
-        return self._tried_choice(best)
+        try:
+            self.phases.timed("refining", lambda: annealer.annealed(choice, stages))
+        finally:  # if time is up or the user interrupts, the best state so far is priced
+            with self.phases.later(PRICING):
+                tried = self._tried_choice(annealer.so_far(choice))
+        return tried
 
     def fully_sharded(self, tried: Tried[Judged]) -> Tried[Judged]:
         """The plan of the same strategies with weights fully sharded."""
@@ -389,12 +395,3 @@ def _exposed(made: SimulatedChoice) -> dict[Node, float]:
             part = by_device[device].get(task.what, 1.0)
             exposed[made.weights[task.what]].append(part)
     return {node: sum(parts) / len(parts) for node, parts in exposed.items()}
-
-
-def updates(made: TimedTasks) -> float:
-    """The longest time for which a device updates weights, in seconds."""
-    durations = [task.duration for task in made.tasks if task.phase == UPDATE]
-    total = np.zeros(1 + max((int(d.groups.max(initial=0)) for d in durations), default=0))
-    for duration in durations:
-        total[duration.groups] += duration.seconds[:, None]
-    return float(total.max())

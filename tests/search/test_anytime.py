@@ -18,6 +18,8 @@ from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
+from search.choices import OTHER_SYSTEMS
+from search.cost.cost import SGD
 from search.cost.planned import NoPlanInTime, Planned, Planner, SearchReport
 from search.cost.progress import GRACE, Progress, Status, Teller, timed_by
 from search.cost.survey import RewriteSurvey
@@ -26,6 +28,7 @@ from search.pipeline.planner import PipelinePlanner
 from search.plan.planner import MeshPlanner
 from substitutions.audit.replay import replay
 from substitutions.rules.store import Library, load_library
+from unity.support.planners import planner_of
 
 MACHINE = load_machine("summit").with_devices(6)
 
@@ -182,10 +185,15 @@ def planners(library: Library) -> list[Planner]:
         mesh(library, seconds=5.0),
         PipelinePlanner(MACHINE, library, seconds=5.0),
         HandPlanner(MACHINE, library, by_hand, seconds=5.0),
+        *(of_other_system(library, name) for name in OTHER_SYSTEMS),
     ]
 
 
-@pytest.mark.parametrize("number", range(3))
+def of_other_system(library: Library, name: str) -> Planner:
+    return planner_of(name, MACHINE, library, 5.0, SGD, None)
+
+
+@pytest.mark.parametrize("number", range(3 + len(OTHER_SYSTEMS)))
 def test_without_a_plan_in_time_one_line_says_what_would_help(number, library):
     graph = build_model("bert-large-tiny", 8, 1)
     with timed_by(looks(1.0)), pytest.raises(NoPlanInTime) as raised:
