@@ -24,6 +24,9 @@ ENDING = 3.5e-4
 Measured with models of 5,000 operators."""
 
 
+AFTER_INTERRUPT = 0.5
+"""Seconds after an interrupt in which plans may be built that are known in outline only."""
+
 Level = Literal["split", "substitute", "map", "refine", "pipeline"]
 """The levels of the search, by their folders."""
 
@@ -176,6 +179,10 @@ class Phases:
             yield
         finally:
             self.deadline = before
+
+    def end_soon(self) -> None:
+        """Bring the deadline forward, after an interrupt: small plans can be built until then."""
+        self.deadline, self.grace = min(self.deadline, now() + AFTER_INTERRUPT), 0.0
 
     def check(self) -> None:
         """Raise OutOfTime if the search has to end."""

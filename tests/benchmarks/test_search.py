@@ -152,4 +152,4 @@ def test_an_interrupt_ends_a_search_of_5001_operators(after):
     one = Budgeted("blocks", 1000, "dgx-a100", 1024, "joint", SearchOptions(), 600.0)
     took, answer = one.interrupted(after)
     print(f"\nended {took:.2f} s after the interrupt at {after} s: {answer}")
-    assert 0 <= took < 3.0
+    assert took < 3.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from time import process_time
@@ -117,6 +117,30 @@ def test_an_interrupt_among_pipelines_leaves_the_plan_that_is_known(model, whole
     planned = WithPipelines(Known(whole), lambda *_: Interrupted()).plan("m", model)
     assert planned.plan is whole.plan
     assert planned.report.stop == "interrupted"
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_an_interrupt_among_outlines_builds_what_is_quickly_built(is_slow, library, monkeypatch):
+    """On a clock on which building takes long, there is no pipeline."""
+    whole, clock = PipelinePlanner._outlines, count()
+    slow = [False]
+
+    def interrupted(self: PipelinePlanner, *given: object) -> Iterator[object]:
+        yield next(whole(self, *given))
+        slow[0] = is_slow
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PipelinePlanner, "_outlines", interrupted)
+    planner = PipelinePlanner(MACHINE.with_devices(4), library)
+    graph = build_model("mlp-mnist", 64, 1)
+    with timed_by(lambda: next(clock) * (1.0 if slow[0] else 1e-6)):
+        if is_slow:
+            with pytest.raises(KeyboardInterrupt):
+                planner.plan("m", graph)
+        else:
+            planned = planner.plan("m", graph)
+            assert planned.report.stop == "interrupted"
+            check(planned.plan, graph, library)
 
 
 def test_pipelines_are_left_out_where_time_is_up(library, model):
