@@ -184,9 +184,14 @@ class Phases:
         """Bring the deadline forward, after an interrupt: small plans can be built until then."""
         self.deadline, self.grace = min(self.deadline, now() + AFTER_INTERRUPT), 0.0
 
+    @property
+    def left(self) -> float:
+        """The seconds after which the search has to end; negative if it has to end now."""
+        return self.deadline + (-self.ending if self.has_plan else self.grace) - now()
+
     def check(self) -> None:
         """Raise OutOfTime if the search has to end."""
-        if now() > self.deadline + (-self.ending if self.has_plan else self.grace):
+        if self.left < 0:
             raise OutOfTime
 
     @contextmanager
@@ -210,6 +215,13 @@ class Phases:
 
 
 _UNDER_WAY: ContextVar[Phases | None] = ContextVar("search under way", default=None)
+
+
+def time_left() -> float:
+    """The seconds after which the search under way has to end; infinite without a search. To be
+    given to solvers, which do not call ``check_time``."""
+    phases = _UNDER_WAY.get()
+    return inf if phases is None else phases.left
 
 
 def check_time() -> None:
