@@ -214,6 +214,14 @@ class Phases:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + now() - start
 
 
+    def completed(self, work: Callable[[], T]) -> T:
+        """Do the work of writing down the plan. It has no deadline, not even that of a search in
+        which this one is under way."""
+        self.deadline = inf
+        with self.under_way():
+            return self.timed("completing", work)
+
+
 _UNDER_WAY: ContextVar[Phases | None] = ContextVar("search under way", default=None)
 
 

@@ -128,8 +128,8 @@ class PipelinePlanner:
             raise NoPlanInTime(name, self.seconds) from None
         strategies = sum(o.batches.strategies() for o in tried)
         report = SearchReport(strategies, len(built), stop, self._phases.seconds)
-        best, self._phases.deadline = self._best(name, built), inf
-        plan = self._phases.timed("completing", lambda: self._finished(name, graph, best))
+        best = self._best(name, built)
+        plan = self._phases.completed(lambda: self._finished(name, graph, best))
         return Planned(plan, report, now() - start)
 
     def _searched(

@@ -118,7 +118,7 @@ class MeshPlanner:
         search = SearchState()
         stop = self._searched(name, graph, search)
         is_early = stop != "exhausted" or self._phases.is_over
-        priced, self._phases.deadline = search.priced, inf
+        priced = search.priced
         if not priced:
             raise NoPlanInTime(name, self.seconds)
         known = sum(chooser.pricing.known for chooser in self._choosers.values())
@@ -133,7 +133,7 @@ class MeshPlanner:
             raise NoFasterPlan(name, report, data_parallel)
         given = graph, short, self.library, self._cost(self.machine), self._judge(short.more)
         completion = Completion(*given, self._variants_of, is_early)
-        plan = self._phases.timed("completing", lambda: completion.plan(name, search))
+        plan = self._phases.completed(lambda: completion.plan(name, search))
         return Planned(plan, report, now() - start, data_parallel)
 
     def _judge(self, more: int) -> Judge:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from time import process_time
+from typing import Any
 
 import pytest
 from support.cases import a_third
@@ -125,7 +126,7 @@ def test_an_interrupt_among_outlines_builds_what_is_quickly_built(is_slow, libra
     whole, clock = PipelinePlanner._outlines, count()
     slow = [False]
 
-    def interrupted(self: PipelinePlanner, *given: object) -> Iterator[object]:
+    def interrupted(self: PipelinePlanner, *given: Any) -> Iterator[object]:
         yield next(whole(self, *given))
         slow[0] = is_slow
         raise KeyboardInterrupt
