@@ -213,7 +213,6 @@ class Phases:
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + now() - start
 
-
     def completed(self, work: Callable[[], T]) -> T:
         """Do the work of writing down the plan. It has no deadline, not even that of a search in
         which this one is under way."""
