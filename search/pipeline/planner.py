@@ -135,8 +135,8 @@ class PipelinePlanner:
     def _searched(
         self, name: str, graph: Graph, tried: list[Outline], built: list[BuiltPipeline]
     ) -> Stop:
-        """Outline pipelines and build the best. Returns why it ended. Raises that as an error if
-        none is built by then, and NegativeAnswer if there is no outline."""
+        """Outline pipelines and build the best. Returns why it ended. Raises OutOfTime or
+        KeyboardInterrupt if it ends before one is built, NegativeAnswer without an outline."""
         source = self._phases.timed("rules", lambda: streams(graph, self.library))
         rules = self._phases.timed("rules", lambda: self.library.concrete(source.graph))
         cuts = self._phases.timed("rules", lambda: Cuts.of_rules(rules))
