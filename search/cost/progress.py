@@ -24,6 +24,8 @@ ENDING = 3.5e-4
 Measured with models of 5,000 operators."""
 
 
+PRICING = 0.5
+"""The seconds beyond the end of a search in which its last plan may be priced."""
 AFTER_INTERRUPT = 0.5
 """Seconds after an interrupt in which plans may be built that are known in outline only."""
 
@@ -171,7 +173,7 @@ class Phases:
         return replace(self, deadline=self.deadline - left, grace=self.grace + left)
 
     @contextmanager
-    def later(self, seconds: float) -> Generator[None]:
+    def later(self, seconds: float = PRICING) -> Generator[None]:
         """Put the deadline off by some seconds, for the duration of the context."""
         before = self.deadline
         self.deadline += seconds

@@ -47,6 +47,7 @@ from search.plan.fitting import Fitting
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
 from search.plan.refining import move_once, refine
+from search.plan.tight import refine_to_fit
 from search.refine.overlap import SimulatedChoice, Trial
 from search.split.blocks import Folded, folded
 from search.substitute.rewrites import Limits, least_gain
@@ -149,6 +150,7 @@ class MeshPlanner:
                     move_once(search, lambda own: self._masked(own, everything))
                     if not self._short.more and self.dimensions is None:
                         refine(graph, search, self.machine, self.teller)
+                        refine_to_fit(search, self.machine, self.teller)
         except OutOfTime:
             return "time"
         except KeyboardInterrupt:

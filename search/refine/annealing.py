@@ -34,6 +34,9 @@ WORK = 320_000
 """The most operators of all states that are tried, added up."""
 STATES = 800
 """The most states that are tried for each operator. They are enough for a small graph."""
+Price = Callable[[tuple[OperatorMapping, ...], float], float | None]
+"""A function from a state, as the mappings of all operators in the order of the graph, and a limit
+to the seconds of its step; None if they are no less than the limit."""
 Stages = tuple[tuple[float, float, Start], ...]
 """Annealings in order, each as a fraction of the work, its first temperature as a fraction of the
 seconds of a step, and its start."""
@@ -57,6 +60,8 @@ class Annealer:
     is_over: Callable[[], bool] = lambda: False
     work: int = WORK
     seed: int = 0
+    price: Price | None = None
+    """By default the seconds of a step by delta simulation."""
 
     def __post_init__(self) -> None:
         self._graph = self.delta.pieces.graph
@@ -74,10 +79,11 @@ class Annealer:
     def annealed(self, choice: Choice, stages: Stages = WIDELY + NEARBY) -> Choice:
         """Return the best choice that is found, or ``choice`` if none is faster."""
         builder, nodes = self.delta.pieces.builder, self._graph.operators
-        seconds = self.delta.seconds(choice)
+        best: Mappings = {node: builder.mapping(choice, node) for node in nodes}
+        is_by_time = self.price is None
+        seconds = self.delta.seconds(choice) if is_by_time else self._seconds(best, inf)
         if seconds is None:
             return choice
-        best: Mappings = {node: builder.mapping(choice, node) for node in nodes}
         self._least, self._best = seconds, None
         for part, heat, start in stages:
             states = int(part * min(self.work / len(nodes), STATES * len(nodes)))
@@ -156,6 +162,6 @@ class Annealer:
         least, is_exact = self._known.get(state, (0.0, False))
         if least >= limit or is_exact:
             return least if least < limit else None
-        taken = self.delta.seconds_mapped(state, limit)
+        taken = (self.price or self.delta.seconds_mapped)(state, limit)
         self._known[state] = (limit, False) if taken is None else (taken, True)
         return taken

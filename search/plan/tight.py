@@ -1,0 +1,79 @@
+"""Refinement of tiny graphs whose fastest plans do not fit in memory.
+
+Problem: a refinement by time alone leads to plans that take too much memory. A price of a byte
+leads to plans that fit, but not to operators on different devices for the sake of memory.
+
+Method: simulated annealing over whole plans (``search.refine.annealing``), whose memory is counted.
+The seconds of a plan that does not fit are raised in proportion to the bytes that it misses (a
+penalty function; Courant, 1943). Weights are whole in one half of the states, and fully sharded in
+the other.
+
+Complexity: at most ``STATES_TO_FIT`` full simulations for each graph, so only graphs of few
+operators are refined like this. Heuristic: another plan may fit and be faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pcg.graph.graph import Graph
+from pcg.machine import Machine
+from search.cost.progress import Teller
+from search.map.choose.choosing import Choice
+from search.map.space.mapping import OperatorMapping
+from search.plan.incumbent import PricedPlan, PricedTrial, SearchState
+from search.plan.refining import MOST_GRAPHS, SMALL, in_spaces, on_all_devices
+from search.refine.annealing import Price, Stages
+
+STATES_TO_FIT = 600
+"""The states of a graph that are tried."""
+STAGES: Stages = ((0.5, 0.1, "best"), (0.5, 0.1, "alone"))
+PENALTY = 10.0
+"""A plan that takes a tenth more memory than there is counts as if its step took twice as long."""
+
+
+def refine_to_fit(search: SearchState, machine: Machine, teller: Teller) -> None:
+    """Refine the fastest plans that do not fit, for a few tiny graphs, if they are faster than all
+    that fit. The results are priced, and those that fit are candidates."""
+    for plan in list(_starts(search)):
+        trial = search.priced[plan]
+        whole = on_all_devices(search, trial.graph, machine)
+        if whole is None:
+            continue
+        first = search.firsts.get(trial, 0)
+        mappings = in_spaces(trial.builder, whole.chooser.spaces, plan.choice, first)
+        if mappings is None:
+            continue
+        teller.works_on("refining to fit in memory", "refine", lambda of=whole: of.busy_bound)
+        work = STATES_TO_FIT // 2 * len(plan.choice.graph.operators)
+        for is_sharded in (False, True):
+            choice = replace(plan.choice, mappings=mappings, fully_sharded=is_sharded)
+            whole.refined(choice, work, STAGES, _price(whole, choice))
+
+
+def _starts(search: SearchState) -> Iterator[PricedPlan]:
+    """The fastest plan of each of a few tiny graphs, of those that do not fit and are faster than
+    all that do."""
+    known, seen = search.known, set[Graph]()
+    faster = (plan for plan in search.priced if not plan.fits and plan.seconds < known)
+    for plan in sorted(faster, key=lambda plan: plan.seconds):
+        graph = plan.choice.graph
+        if len(graph.operators) <= SMALL and graph not in seen and len(seen) < MOST_GRAPHS:
+            seen.add(graph)
+            yield plan
+
+
+def _price(trial: PricedTrial, choice: Choice) -> Price:
+    """The seconds of a step of a state, raised if it does not fit."""
+    nodes = choice.graph.operators
+
+    def price(state: tuple[OperatorMapping, ...], limit: float) -> float | None:
+        mappings = dict(zip(nodes, state, strict=True))
+        plans = trial.tried_choice(replace(choice, mappings=mappings)).judged
+        seconds = min(
+            plan.seconds * (1 + PENALTY * max(0.0, plan.memory / plan.limit - 1)) for plan in plans
+        )
+        return seconds if seconds < limit else None
+
+    return price
