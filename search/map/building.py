@@ -82,7 +82,7 @@ class Builder:
         devices = self.spaces.mesh.machine.devices if choice.fully_sharded else self.sharded
         if devices == 1:
             return placed
-        weights = {leaf.leaf.name for leaf in choice.graph.leaves}
+        weights = {leaf.leaf.name for leaf in choice.graph.leaves} - choice.kept_whole
         return fully_sharded(placed, weights, devices, self.spaces.cuts.parting, scribe)
 
     def mapping(self, choice: Choice, node: Node) -> OperatorMapping:

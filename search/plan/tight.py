@@ -5,17 +5,19 @@ leads to plans that fit, but not to operators on different devices for the sake 
 
 Method: simulated annealing over whole plans (``search.refine.annealing``), whose memory is counted.
 The seconds of a plan that does not fit are raised in proportion to the bytes that it misses (a
-penalty function; Courant, 1943). Weights are whole in one half of the states, and fully sharded in
-the other.
+penalty function; Courant, 1943). There is an annealing for each set of weights that are stored in
+parts, with the other weights whole.
 
-Complexity: at most ``STATES_TO_FIT`` full simulations for each graph, so only graphs of few
-operators are refined like this. Heuristic: another plan may fit and be faster.
+Complexity: ``STATES_TO_FIT`` full simulations for each set, and ``MOST_SETS`` sets, for each graph.
+So only graphs of few operators are refined like this. Heuristic: another plan may fit and be
+faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations, islice
 
 from pcg.graph.graph import Graph
 from pcg.machine import Machine
@@ -26,8 +28,10 @@ from search.plan.incumbent import PricedPlan, PricedTrial, SearchState
 from search.plan.refining import MOST_GRAPHS, SMALL, in_spaces, on_all_devices
 from search.refine.annealing import Price, Stages
 
-STATES_TO_FIT = 600
-"""The states of a graph that are tried."""
+STATES_TO_FIT = 300
+"""The states of each annealing."""
+MOST_SETS = 8
+"""The most sets of weights in parts that are tried for a graph. The smallest sets come first."""
 STAGES: Stages = ((0.5, 0.1, "best"), (0.5, 0.1, "alone"))
 PENALTY = 10.0
 """A plan that takes a tenth more memory than there is counts as if its step took twice as long."""
@@ -46,10 +50,19 @@ def refine_to_fit(search: SearchState, machine: Machine, teller: Teller) -> None
         if mappings is None:
             continue
         teller.works_on("refining to fit in memory", "refine", lambda of=whole: of.busy_bound)
-        work = STATES_TO_FIT // 2 * len(plan.choice.graph.operators)
-        for is_sharded in (False, True):
-            choice = replace(plan.choice, mappings=mappings, fully_sharded=is_sharded)
-            whole.refined(choice, work, STAGES, _price(whole, choice))
+        work = STATES_TO_FIT * len(trial.graph.operators)
+        choice = replace(plan.choice, mappings=mappings)
+        for other in islice(_with_weights_in_parts(choice), MOST_SETS):
+            whole.refined(other, work, STAGES, _price(whole, other))
+
+
+def _with_weights_in_parts(choice: Choice) -> Iterator[Choice]:
+    """The choice with each set of weights in parts. The first has none."""
+    weights = {leaf.leaf.name for leaf in choice.graph.leaves if leaf.is_weight}
+    for count in range(len(weights) + 1):
+        for parts in combinations(sorted(weights), count):
+            whole = weights.difference(parts)
+            yield replace(choice, fully_sharded=bool(parts), kept_whole=frozenset(whole))
 
 
 def _starts(search: SearchState) -> Iterator[PricedPlan]:

@@ -381,7 +381,8 @@ def _key(choice: Choice) -> object:
     """A key that tells choices for one graph apart."""
     firsts = tuple(choice.starts.get(node, 0) for node in choice.strategies)
     mappings = tuple(choice.mappings.items())
-    return choice.fully_sharded, firsts, mappings, *choice.strategies.values()
+    sharded = choice.fully_sharded, choice.kept_whole
+    return sharded, firsts, mappings, *choice.strategies.values()
 
 
 def _exposed(made: SimulatedChoice) -> dict[Node, float]:
