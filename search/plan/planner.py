@@ -150,7 +150,7 @@ class MeshPlanner:
                     move_once(search, lambda own: self._masked(own, everything))
                     if not self._short.more and self.dimensions is None:
                         refine(graph, search, self.machine, self.teller)
-                        refine_to_fit(search, self.machine, self.teller)
+                        refine_to_fit(graph, search, self.machine, self.teller)
         except OutOfTime:
             return "time"
         except KeyboardInterrupt:

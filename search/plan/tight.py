@@ -8,7 +8,7 @@ The seconds of a plan that does not fit are raised in proportion to the bytes th
 penalty function; Courant, 1943). There is an annealing for each set of weights that are stored in
 parts, with the other weights whole.
 
-Complexity: ``STATES_TO_FIT`` full simulations for each set, and ``MOST_SETS`` sets, for each graph.
+Complexity: up to ``STATES_TO_FIT`` full simulations for each of ``MOST_SETS`` sets of each graph.
 So only graphs of few operators are refined like this. Heuristic: another plan may fit and be
 faster.
 """
@@ -27,20 +27,22 @@ from search.map.space.mapping import OperatorMapping
 from search.plan.incumbent import PricedPlan, PricedTrial, SearchState
 from search.plan.refining import MOST_GRAPHS, SMALL, in_spaces, on_all_devices
 from search.refine.annealing import Price, Stages
+from search.refine.delta import DeltaSimulator
 
-STATES_TO_FIT = 300
-"""The states of each annealing."""
+STATES_TO_FIT, MORE_STATES = 300, 1500
+"""The states of each annealing; and if all weights are whole, so that most states are ruled out by
+their time."""
 MOST_SETS = 8
 """The most sets of weights in parts that are tried for a graph. The smallest sets come first."""
-STAGES: Stages = ((0.5, 0.1, "best"), (0.5, 0.1, "alone"))
+STAGES: Stages = ((0.3, 0.1, "best"), (0.3, 0.1, "alone"), (0.4, 0.02, "best"))
 PENALTY = 10.0
 """A plan that takes a tenth more memory than there is counts as if its step took twice as long."""
 
 
-def refine_to_fit(search: SearchState, machine: Machine, teller: Teller) -> None:
+def refine_to_fit(model: Graph, search: SearchState, machine: Machine, teller: Teller) -> None:
     """Refine the fastest plans that do not fit, for a few tiny graphs, if they are faster than all
     that fit. The results are priced, and those that fit are candidates."""
-    for plan in list(_starts(search)):
+    for plan in _starts(model, search):
         trial = search.priced[plan]
         whole = on_all_devices(search, trial.graph, machine)
         if whole is None:
@@ -50,9 +52,10 @@ def refine_to_fit(search: SearchState, machine: Machine, teller: Teller) -> None
         if mappings is None:
             continue
         teller.works_on("refining to fit in memory", "refine", lambda of=whole: of.busy_bound)
-        work = STATES_TO_FIT * len(trial.graph.operators)
         choice = replace(plan.choice, mappings=mappings)
         for other in islice(_with_weights_in_parts(choice), MOST_SETS):
+            states = STATES_TO_FIT if other.fully_sharded else MORE_STATES
+            work = states * len(trial.graph.operators)
             whole.refined(other, work, STAGES, _price(whole, other))
 
 
@@ -65,24 +68,28 @@ def _with_weights_in_parts(choice: Choice) -> Iterator[Choice]:
             yield replace(choice, fully_sharded=bool(parts), kept_whole=frozenset(whole))
 
 
-def _starts(search: SearchState) -> Iterator[PricedPlan]:
-    """The fastest plan of each of a few tiny graphs, of those that do not fit and are faster than
-    all that do."""
-    known, seen = search.known, set[Graph]()
-    faster = (plan for plan in search.priced if not plan.fits and plan.seconds < known)
-    for plan in sorted(faster, key=lambda plan: plan.seconds):
+def _starts(model: Graph, search: SearchState) -> list[PricedPlan]:
+    """The fastest plan of the model's graph, and that of the graph with the fastest plans, of those
+    that do not fit and are faster than all that do. Only tiny graphs are looked at."""
+    known = search.known
+    by_graph: dict[Graph, PricedPlan] = {}
+    for plan in sorted(search.priced, key=lambda plan: plan.seconds):
         graph = plan.choice.graph
-        if len(graph.operators) <= SMALL and graph not in seen and len(seen) < MOST_GRAPHS:
-            seen.add(graph)
-            yield plan
+        if not plan.fits and plan.seconds < known and len(graph.operators) <= SMALL:
+            by_graph.setdefault(graph, plan)
+    of_model = [by_graph.pop(model)] if model in by_graph else []
+    return [*of_model, *list(by_graph.values())[: MOST_GRAPHS - len(of_model)]]
 
 
 def _price(trial: PricedTrial, choice: Choice) -> Price:
     """The seconds of a step of a state, raised if it does not fit."""
     nodes = choice.graph.operators
+    delta = DeltaSimulator.of(trial.graph, trial.builder, trial.chooser.pricing.cost)
 
     def price(state: tuple[OperatorMapping, ...], limit: float) -> float | None:
         mappings = dict(zip(nodes, state, strict=True))
+        if not choice.fully_sharded and delta.seconds_mapped(state, limit) is None:
+            return None
         plans = trial.tried_choice(replace(choice, mappings=mappings)).judged
         seconds = min(
             plan.seconds * (1 + PENALTY * max(0.0, plan.memory / plan.limit - 1)) for plan in plans

@@ -15,7 +15,7 @@ from substitutions.rules.store import Library, load_library
 
 FEW = (2, 7, 15)
 """Quick cases."""
-FEW_MIXED = (3,)
+FEW_MIXED = (8,)
 """The same on a V100 and an A100."""
 PRODUCT = """
 x = input[1536, 96]
