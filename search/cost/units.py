@@ -118,7 +118,6 @@ def recomputations_to_fit(
         yield gathers
     low, high = 0, len(units)
     while high - low > 1:
-        check_time()
         middle = (low + high) // 2
         if counted(_union(units[:middle])) <= limit:
             high = middle

@@ -13,7 +13,7 @@ from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
 from search.cost.pointwise_chains import worth_recomputing
-from search.cost.progress import Phases
+from search.cost.progress import Phases, check_time
 from search.cost.simulate import recomputing, updates
 from search.cost.units import forward_seconds, in_whole, recomputations_to_fit
 from search.cost.unroll import ONCE, NotAlike, Repeated
@@ -158,6 +158,7 @@ class Judge:
     def memory(
         self, steps: Schedule, cost: CostModel, recomputed: frozenset[Node], often: Repeated
     ) -> int:
+        check_time()  # of the search under way, which these phases need not be
         return self.phases.timed(
             "memory", lambda: peak_memory(steps, cost.training, recomputed, often).total
         )
