@@ -34,7 +34,7 @@ from search.refine.delta import DeltaSimulator
 from search.refine.moves import Mappings, Moves
 from search.refine.overlap import Trial
 from search.refine.paths import OperatorPaths
-from substitutions.rules.rooted import ListedRules
+from substitutions.rules.concrete.rooted import ListedRules
 from substitutions.rules.rule import parse_rule
 from substitutions.rules.store import Library, load_library
 
