@@ -24,6 +24,11 @@ ENDING = 3.5e-4
 Measured with models of 5,000 operators."""
 
 
+PRICING = 0.5
+"""The seconds beyond the end of a search in which its last plan may be priced."""
+AFTER_INTERRUPT = 0.5
+"""Seconds after an interrupt in which plans may be built that are known in outline only."""
+
 Level = Literal["split", "substitute", "map", "refine", "pipeline"]
 """The levels of the search, by their folders."""
 
@@ -167,9 +172,28 @@ class Phases:
         left = max(0.0, self.deadline - now()) * (1 - share)
         return replace(self, deadline=self.deadline - left, grace=self.grace + left)
 
+    @contextmanager
+    def later(self, seconds: float = PRICING) -> Generator[None]:
+        """Put the deadline off by some seconds, for the duration of the context."""
+        before = self.deadline
+        self.deadline += seconds
+        try:
+            yield
+        finally:
+            self.deadline = before
+
+    def end_soon(self) -> None:
+        """Bring the deadline forward, after an interrupt: small plans can be built until then."""
+        self.deadline, self.grace = min(self.deadline, now() + AFTER_INTERRUPT), 0.0
+
+    @property
+    def left(self) -> float:
+        """The seconds after which the search has to end; negative if it has to end now."""
+        return self.deadline + (-self.ending if self.has_plan else self.grace) - now()
+
     def check(self) -> None:
         """Raise OutOfTime if the search has to end."""
-        if now() > self.deadline + (-self.ending if self.has_plan else self.grace):
+        if self.left < 0:
             raise OutOfTime
 
     @contextmanager
@@ -191,8 +215,22 @@ class Phases:
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + now() - start
 
+    def completed(self, work: Callable[[], T]) -> T:
+        """Do the work of writing down the plan. It has no deadline, not even that of a search in
+        which this one is under way."""
+        self.deadline = inf
+        with self.under_way():
+            return self.timed("completing", work)
+
 
 _UNDER_WAY: ContextVar[Phases | None] = ContextVar("search under way", default=None)
+
+
+def time_left() -> float:
+    """The seconds after which the search under way has to end; infinite without a search. To be
+    given to solvers, which do not call ``check_time``."""
+    phases = _UNDER_WAY.get()
+    return inf if phases is None else phases.left
 
 
 def check_time() -> None:

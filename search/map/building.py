@@ -12,6 +12,7 @@ from pcg.placement.view import MachineView
 from pcg.plan.derivation import Application
 from pcg.types.halo import typing_of
 from search.cost.derivation import Derivation, Scribe
+from search.cost.progress import check_time
 from search.map.choose.choosing import Choice
 from search.map.choose.spaces import Spaces
 from search.map.rules.cuts import applied
@@ -65,6 +66,7 @@ class Builder:
             if node.is_leaf:
                 new[node.value()] = node.value()
                 continue
+            check_time()
             mapping = self.mapping(choice, node)
             inputs = [new[value] for value in node.inputs]
             cut = partial(self._cut_on, node, mapping.cuts)
@@ -80,7 +82,7 @@ class Builder:
         devices = self.spaces.mesh.machine.devices if choice.fully_sharded else self.sharded
         if devices == 1:
             return placed
-        weights = {leaf.leaf.name for leaf in choice.graph.leaves}
+        weights = {leaf.leaf.name for leaf in choice.graph.leaves} - choice.kept_whole
         return fully_sharded(placed, weights, devices, self.spaces.cuts.parting, scribe)
 
     def mapping(self, choice: Choice, node: Node) -> OperatorMapping:

@@ -128,15 +128,15 @@ class PipelinePlanner:
             raise NoPlanInTime(name, self.seconds) from None
         strategies = sum(o.batches.strategies() for o in tried)
         report = SearchReport(strategies, len(built), stop, self._phases.seconds)
-        best, self._phases.deadline = self._best(name, built), inf
-        plan = self._phases.timed("completing", lambda: self._finished(name, graph, best))
+        best = self._best(name, built)
+        plan = self._phases.completed(lambda: self._finished(name, graph, best))
         return Planned(plan, report, now() - start)
 
     def _searched(
         self, name: str, graph: Graph, tried: list[Outline], built: list[BuiltPipeline]
     ) -> Stop:
-        """Outline pipelines and build the best. Returns why it ended. Raises OutOfTime if the time
-        is up before any is built, and NegativeAnswer if there is no outline."""
+        """Outline pipelines and build the best. Returns why it ended. Raises OutOfTime or
+        KeyboardInterrupt if it ends before one is built, NegativeAnswer without an outline."""
         source = self._phases.timed("rules", lambda: streams(graph, self.library))
         rules = self._phases.timed("rules", lambda: self.library.concrete(source.graph))
         cuts = self._phases.timed("rules", lambda: Cuts.of_rules(rules))
@@ -148,10 +148,12 @@ class PipelinePlanner:
             if first == "time":
                 raise OutOfTime
             raise NegativeAnswer(self._why_none(name, source, cuts))
+        if first == "interrupted":
+            self._phases.end_soon()
         finalists = self._finalists(_ranked(tried))
         then = _collected(finalists, built, lambda: any(map(self._fits, built)))
         if not built:
-            raise OutOfTime
+            raise KeyboardInterrupt if first == "interrupted" else OutOfTime
         is_small = self.machine.devices <= FEW_DEVICES
         if then == "exhausted" and is_small and len(source.graph.operators) <= FEW_OPERATORS:
             self._with_more_memory(source, cuts, built)

@@ -13,8 +13,8 @@ from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
 from search.cost.pointwise_chains import worth_recomputing
-from search.cost.progress import Phases
-from search.cost.simulate import recomputing
+from search.cost.progress import Phases, check_time
+from search.cost.simulate import recomputing, updates
 from search.cost.units import forward_seconds, in_whole, recomputations_to_fit
 from search.cost.unroll import ONCE, NotAlike, Repeated
 from search.map.building import Cut
@@ -22,7 +22,7 @@ from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.fully_sharded import PlacedGraph
 from search.plan.finish import memory_limit
 from search.plan.incumbent import PricedPlan, PricedPlans
-from search.refine.overlap import SimulatedChoice, updates
+from search.refine.overlap import SimulatedChoice
 from search.split.blocks import blocks_of, repeated
 
 
@@ -158,6 +158,7 @@ class Judge:
     def memory(
         self, steps: Schedule, cost: CostModel, recomputed: frozenset[Node], often: Repeated
     ) -> int:
+        check_time()  # of the search under way, which these phases need not be
         return self.phases.timed(
             "memory", lambda: peak_memory(steps, cost.training, recomputed, often).total
         )

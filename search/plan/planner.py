@@ -47,6 +47,7 @@ from search.plan.fitting import Fitting
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
 from search.plan.refining import move_once, refine
+from search.plan.tight import refine_to_fit
 from search.refine.overlap import SimulatedChoice, Trial
 from search.split.blocks import Folded, folded
 from search.substitute.rewrites import Limits, least_gain
@@ -118,7 +119,7 @@ class MeshPlanner:
         search = SearchState()
         stop = self._searched(name, graph, search)
         is_early = stop != "exhausted" or self._phases.is_over
-        priced, self._phases.deadline = search.priced, inf
+        priced = search.priced
         if not priced:
             raise NoPlanInTime(name, self.seconds)
         known = sum(chooser.pricing.known for chooser in self._choosers.values())
@@ -133,7 +134,7 @@ class MeshPlanner:
             raise NoFasterPlan(name, report, data_parallel)
         given = graph, short, self.library, self._cost(self.machine), self._judge(short.more)
         completion = Completion(*given, self._variants_of, is_early)
-        plan = self._phases.timed("completing", lambda: completion.plan(name, search))
+        plan = self._phases.completed(lambda: completion.plan(name, search))
         return Planned(plan, report, now() - start, data_parallel)
 
     def _judge(self, more: int) -> Judge:
@@ -149,6 +150,7 @@ class MeshPlanner:
                     move_once(search, lambda own: self._masked(own, everything))
                     if not self._short.more and self.dimensions is None:
                         refine(graph, search, self.machine, self.teller)
+                        refine_to_fit(graph, search, self.machine, self.teller)
         except OutOfTime:
             return "time"
         except KeyboardInterrupt:

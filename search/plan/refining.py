@@ -57,11 +57,11 @@ def refine(
     refined: list[tuple[Tried[PricedPlans], PricedTrial]] = []
     for best in list(_starts(model, search)):
         trial = search.priced[best]
-        whole = next((t for t in search.trials if _is_of(t, trial.graph, machine)), None)
+        whole = on_all_devices(search, trial.graph, machine)
         if whole is None or _is_work(min(best.seconds, search.known), whole, machine):
             continue
         first = search.firsts.get(trial, 0)
-        mappings = _on_other(trial.builder, whole.chooser.spaces, best.choice, first)
+        mappings = in_spaces(trial.builder, whole.chooser.spaces, best.choice, first)
         if mappings is not None:
             teller.works_on("refining", "refine", lambda of=whole: of.busy_bound)
             choice = replace(best.choice, mappings=mappings)
@@ -116,8 +116,10 @@ def is_branched(graph: Graph) -> bool:
     return joins or any(readers > 1 for readers in makers.values())
 
 
-def _is_of(trial: PricedTrial, graph: Graph, machine: Machine) -> bool:
-    return trial.graph is graph and trial.chooser.mesh.machine == machine
+def on_all_devices(search: SearchState, graph: Graph, machine: Machine) -> PricedTrial | None:
+    """The trial of a graph on all devices of the machine, if there was one."""
+    trials = (trial for trial in search.trials if trial.graph is graph)
+    return next((trial for trial in trials if trial.chooser.mesh.machine == machine), None)
 
 
 def _is_work(seconds: float, trial: PricedTrial, machine: Machine) -> bool:
@@ -126,7 +128,7 @@ def _is_work(seconds: float, trial: PricedTrial, machine: Machine) -> bool:
     return len(machine.kinds) == 1 and seconds <= GAIN * trial.least_work() / machine.devices
 
 
-def _on_other(
+def in_spaces(
     builder: Builder, spaces: Spaces, choice: Choice, first: int
 ) -> dict[Node, OperatorMapping] | None:
     """The mappings of a choice in terms of other spaces of the same operators, whose axes may have

@@ -3,7 +3,8 @@ priced as our plans are, with recomputation if it would not fit otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 
@@ -15,8 +16,8 @@ from search.choices import Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.derivation import Derivation
 from search.cost.efficiency import Speed
-from search.cost.planned import Planned, SearchReport
-from search.cost.progress import Phases, Teller, now, reserved
+from search.cost.planned import NoPlanInTime, Planned, SearchReport
+from search.cost.progress import OutOfTime, Phases, Teller, now, reserved
 from search.cost.simulate import recomputing
 from search.map.building import Builder, Cut
 from search.map.choose.choosing import Choice, Chooser
@@ -88,14 +89,21 @@ def priced_choice(
     """Build and price a choice, with and without recomputation. Returns the fastest plan that fits,
     or else the one that takes least memory. ``before``: the derivation of the choice's graph, if
     that is not the model's own; ``builder``: cuts the operators, by default without weights in
-    parts."""
+    parts. If the time of the search under way is up, no further recomputation is tried. Raises
+    OutOfTime if the choice is not priced by then."""
     cost = chooser.pricing.cost
     cut = (builder or Builder(chooser.spaces)).cut(choice, before)
     steps = schedule(cut.graph, cut.views)
     done = recomputing(steps, cost, ())
     made = SimulatedChoice(choice, PlacedGraph(cut.graph, cut.views), steps, (), done)
     judge = Judge(Phases(), 0, False, setting.recompute)
-    plans = list(judge.judged(chooser, made, inf))
+    plans: list[PricedPlan] = []
+    try:
+        for plan in judge.judged(chooser, made, inf):
+            plans.append(plan)
+    except OutOfTime:
+        if not plans:
+            raise
     fitting = [plan for plan in plans if plan.fits]
     best = (
         min(fitting, key=lambda plan: plan.seconds)
@@ -112,13 +120,32 @@ def searching_until(start: float, seconds: float, graph: Graph) -> float:
     return start + seconds - reserved(seconds, len(graph.operators), ENDING)
 
 
+@contextmanager
+def limited(name: str, graph: Graph, start: float, seconds: float) -> Generator[Phases]:
+    """A context in which the search for a plan is under way, up to a plan with its price.
+    ``start``: the time when the search began, by ``now``; ``seconds``: its limit. Raises
+    NoPlanInTime if the time is up before."""
+    phases = Phases.of(start, seconds, len(graph.operators), Teller())
+    try:
+        with phases.under_way():
+            yield phases
+    except OutOfTime:
+        raise NoPlanInTime(name, seconds) from None
+
+
 def until_fitting(
     setting: PlannerSetting, chooser: Chooser, choices: Iterable[Choice]
 ) -> list[PricedChoice]:
-    """Price choices in their order, up to the first that fits."""
+    """Price choices in their order, up to the first that fits, or until the time of the search
+    under way is up. Raises OutOfTime if not even one is priced by then."""
     priced: list[PricedChoice] = []
     for choice in choices:
-        priced.append(priced_choice(setting, chooser, choice))
+        try:
+            priced.append(priced_choice(setting, chooser, choice))
+        except OutOfTime:
+            if not priced:
+                raise
+            break
         if priced[-1].over <= 0:
             break
     return priced

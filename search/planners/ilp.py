@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.lazy import highspy
-from search.cost.progress import check_time
+from search.cost.progress import check_time, time_left
 from search.map.choose.factors import Factor
 from search.map.choose.resharding import NEVER
 
@@ -104,7 +104,8 @@ def solve(
     gap: float = GAP,
 ) -> Solution | None:
     """Return the least sum of tables of one or two variables, up to a relative ``gap``. None if no
-    choice fits, if none is below ``better_than``, or if none was found within ``seconds``."""
+    choice fits, if none is below ``better_than``, or if none was found within ``seconds``. Raises
+    OutOfTime if the search under way has to end."""
     check_time()
     program = _Program(sizes, factors, held)
     relaxed = program.relaxed()
@@ -217,7 +218,7 @@ class _Program:
 
     def relaxed(self) -> tuple[float, Vector] | None:
         """The sum of the linear relaxation, and its values; None if nothing fits."""
-        self._solver.run()
+        self._run(inf)
         if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
         values = np.array(self._solver.getSolution().col_value)
@@ -229,13 +230,20 @@ class _Program:
         solver, whole = self._solver, int(sum(map(len, self._own)))
         kinds = np.full(whole, highspy.HighsVarType.kInteger)
         solver.changeColsIntegrality(whole, np.arange(whole, dtype=np.int32), kinds)
-        solver.setOptionValue("time_limit", solver.getRunTime() + seconds)
         solver.setOptionValue("mip_rel_gap", gap)
-        solver.run()
+        self._run(seconds)
         info = solver.getInfo()
         if not np.isfinite(info.mip_gap):
             return None
         return np.array(solver.getSolution().col_value), max(0.0, float(info.mip_gap))
+
+    def _run(self, seconds: float) -> None:
+        """Run the solver for so many seconds at most. Raises OutOfTime if the search under way has
+        to end."""
+        limit = max(0.0, min(seconds, time_left()))
+        self._solver.setOptionValue("time_limit", self._solver.getRunTime() + limit)
+        self._solver.run()
+        check_time()
 
     def is_whole(self, values: Vector) -> bool:
         """Whether every variable has exactly one value."""

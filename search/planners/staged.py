@@ -16,6 +16,7 @@ from functools import partial
 from math import inf
 from typing import Protocol
 
+from pcg.collection import seldom_collected
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node
 from pcg.placement.schedule import Schedule, schedule
@@ -95,6 +96,7 @@ class StagedPlanner(ABC):
     def search(self, tally: Tally) -> StagedSearch:
         """The search. ``tally`` counts its integer programs."""
 
+    @seldom_collected()
     def plan(self, name: str, graph: Graph) -> Planned:
         """Return the plan. Raises NegativeAnswer if none fits."""
         start, tally = now(), Tally()

@@ -34,6 +34,9 @@ WORK = 320_000
 """The most operators of all states that are tried, added up."""
 STATES = 800
 """The most states that are tried for each operator. They are enough for a small graph."""
+Price = Callable[[tuple[OperatorMapping, ...], float], float | None]
+"""A function from a state, as the mappings of all operators in the order of the graph, and a limit
+to the seconds of its step; None if they are no less than the limit."""
 Stages = tuple[tuple[float, float, Start], ...]
 """Annealings in order, each as a fraction of the work, its first temperature as a fraction of the
 seconds of a step, and its start."""
@@ -57,6 +60,8 @@ class Annealer:
     is_over: Callable[[], bool] = lambda: False
     work: int = WORK
     seed: int = 0
+    price: Price | None = None
+    """By default the seconds of a step by delta simulation."""
 
     def __post_init__(self) -> None:
         self._graph = self.delta.pieces.graph
@@ -64,6 +69,9 @@ class Annealer:
         random = Random(self.seed)
         self._moves = Moves(self._graph, self.chooser.spaces, self._devices, random)
         self._random = random
+        self._least = inf
+        self._best: Mappings | None = None
+        """The fastest state so far, and its seconds."""
         self._known: dict[tuple[OperatorMapping, ...], tuple[float, bool]] = {}
         """Seconds of states: a lower bound, or exact (True). A fifth of all states occur again. A
         state is the mappings of the operators, in the order of the graph, which all moves keep."""
@@ -71,26 +79,30 @@ class Annealer:
     def annealed(self, choice: Choice, stages: Stages = WIDELY + NEARBY) -> Choice:
         """Return the best choice that is found, or ``choice`` if none is faster."""
         builder, nodes = self.delta.pieces.builder, self._graph.operators
-        least = self.delta.seconds(choice)
-        if least is None:
-            return choice
         best: Mappings = {node: builder.mapping(choice, node) for node in nodes}
-        before = least
+        is_by_time = self.price is None
+        seconds = self.delta.seconds(choice) if is_by_time else self._seconds(best, inf)
+        if seconds is None:
+            return choice
+        self._least, self._best = seconds, None
         for part, heat, start in stages:
             states = int(part * min(self.work / len(nodes), STATES * len(nodes)))
             if not states:
                 continue
             hot = heat * max(1.0, FEW / len(nodes))
-            seconds, made = self._run(self._start(start, best), states, hot)
-            if seconds < least:
-                best, least = made, seconds
+            self._run(self._start(start, best), states, hot)
+            best = self._best or best
             other = self._turned_over(best)
-            seconds = None if other is None else self._seconds(other, least)
+            seconds = None if other is None else self._seconds(other, self._least)
             if other is not None and seconds is not None:
-                best, least = other, seconds
-        if least >= before:
-            return choice
-        return replace(choice, mappings=best)
+                best = self._best = other
+                self._least = seconds
+        return self.so_far(choice)
+
+    def so_far(self, choice: Choice) -> Choice:
+        """The best choice that was found until now, also by an annealing that was interrupted.
+        ``choice``: where it began, which is returned if nothing is faster."""
+        return choice if self._best is None else replace(choice, mappings=self._best)
 
     def _start(self, start: Start, best: Mappings) -> Mappings:
         """The first state of an annealing."""
@@ -121,12 +133,12 @@ class Annealer:
         last = self._devices - 1
         return {node: mapping.moved(last - mapping.last) for node, mapping in now.items()}
 
-    def _run(self, start: Mappings, states: int, heat: float) -> tuple[float, Mappings]:
-        """The best state of an annealing over ``states`` states, and its seconds."""
+    def _run(self, start: Mappings, states: int, heat: float) -> None:
+        """Anneal over ``states`` states, and keep the best of all."""
         first = self._seconds(start, inf)
         assert first is not None, "a state that is known can be simulated"
-        now = best = start
-        seconds = least = first
+        now, seconds, least = start, first, first
+        self._keep(now, seconds)
         for turn in range(states):
             if self.is_over():
                 break
@@ -138,15 +150,18 @@ class Annealer:
             if taken is None:
                 continue
             now, seconds = other, taken
-            if seconds < least:
-                best, least = now, seconds
-        return least, best
+            least = min(least, seconds)
+            self._keep(now, seconds)
+
+    def _keep(self, state: Mappings, seconds: float) -> None:
+        if seconds < self._least:
+            self._best, self._least = state, seconds
 
     def _seconds(self, mappings: Mappings, limit: float) -> float | None:
         state = tuple(mappings.values())
         least, is_exact = self._known.get(state, (0.0, False))
         if least >= limit or is_exact:
             return least if least < limit else None
-        taken = self.delta.seconds_mapped(state, limit)
+        taken = (self.price or self.delta.seconds_mapped)(state, limit)
         self._known[state] = (limit, False) if taken is None else (taken, True)
         return taken

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from math import inf
 from typing import Generic, TypeVar
@@ -36,7 +36,7 @@ from search.cost.derivation import Derivation
 from search.cost.events import exposures
 from search.cost.progress import Phases
 from search.cost.simulate import TimedTasks, run
-from search.cost.tasks import SYNC, UPDATE, tasks
+from search.cost.tasks import SYNC, tasks
 from search.cost.unroll import NotAlike, Unrolled, unrolled
 from search.map.building import Builder, Cut
 from search.map.choose.choosing import ALL, Choice, Chooser, Exposed
@@ -44,7 +44,7 @@ from search.map.rules.fully_sharded import PlacedGraph
 from search.map.rules.templates import CutTemplates
 from search.map.space.allow import Allowed, everything
 from search.map.space.strategies import IDLE, UNCUT, starts
-from search.refine.annealing import Annealer, Stages
+from search.refine.annealing import Annealer, Price, Stages
 from search.refine.delta import DeltaSimulator
 from search.refine.polish import GraphPaths, Polisher
 from search.refine.spread import Spread, branch_loads, put_side_by_side
@@ -151,7 +151,7 @@ class Trial(Generic[Judged]):
             small = self.is_small
             bases = [min(plans, key=lambda tried: tried.seconds)]
             if small and self._allows_uncut(allowed):
-                bases.append(self._tried_choice(self._uncut(best.choice)))
+                bases.append(self.tried_choice(self._uncut(best.choice)))
             if small:
                 bases.append(self._try(price, allowed, FREE))
             plans |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
@@ -162,7 +162,7 @@ class Trial(Generic[Judged]):
         readers of a tensor wanted one layout, then for those that do in the fastest plan, as long
         as this becomes faster. ``choice``: that of the fastest plan before."""
         shared = self.chooser.shared(self.graph)
-        best, last = self._tried_choice(choice), None
+        best, last = self.tried_choice(choice), None
         while shared and last is not best:
             last = best
             for exchange, weights in ((1.0, {}), (0.0, {}), (1.0, best.exposed)):
@@ -269,7 +269,7 @@ class Trial(Generic[Judged]):
         self.phases.teller.enters("refine")
         if not small:
             return self._side_by_side(tried, allowed, small=False)
-        polisher = Polisher(self.chooser, self.graph, self._tried_choice, self._is_faster)
+        polisher = Polisher(self.chooser, self.graph, self.tried_choice, self._is_faster)
         best = polisher.polished(tried, allowed)
         aside = self._side_by_side(best, allowed, small=True)
         return polisher.polished(aside, allowed) if aside is not best else aside
@@ -291,7 +291,7 @@ class Trial(Generic[Judged]):
             ways = [s for s in promising if s.saved > least][: None if small else SIDES]
             for side, fixed in product(ways, (True, False) if small else (True,)):
                 more = put_side_by_side(self.chooser, spread, side, allowed, exposed, fixed=fixed)
-                tried = self._tried_choice(more.choice)
+                tried = self.tried_choice(more.choice)
                 if tried.seconds < best.seconds:
                     best, spread = tried, more
                     break
@@ -305,22 +305,30 @@ class Trial(Generic[Judged]):
         less = self.phases.timed("polishing", lambda: self._delta.takes_less(choice, limit))
         return self._made(choice).seconds < limit if less is None else less
 
-    def refined(self, choice: Choice, most: int, stages: Stages) -> Tried[Judged]:
+    def refined(
+        self, choice: Choice, most: int, stages: Stages, price: Price | None = None
+    ) -> Tried[Judged]:
         """A choice for the graph, annealed over any devices of the machine. ``most``: the most
-        operators of all states that are tried, added up."""
-        annealer = Annealer(self.chooser, self._delta, lambda: self.phases.is_over, most)
-        best = self.phases.timed("refining", lambda: annealer.annealed(choice, stages))
-        return self._tried_choice(best)
+        operators of all states that are tried, added up; ``price``: that of a state."""
+        given = self.chooser, self._delta, lambda: self.phases.is_over, most
+        annealer = Annealer(*given, price=price)
+        anneal = partial(annealer.annealed, choice, stages)
+        try:  # the parts of a price are timed by themselves
+            anneal() if price else self.phases.timed("refining", anneal)
+        finally:  # if time is up or the user interrupts, the best state so far is priced
+            with self.phases.later():
+                tried = self.tried_choice(annealer.so_far(choice))
+        return tried
 
     def fully_sharded(self, tried: Tried[Judged]) -> Tried[Judged]:
         """The plan of the same strategies with weights fully sharded."""
-        return self._tried_choice(replace(tried.choice, fully_sharded=True))
+        return self.tried_choice(replace(tried.choice, fully_sharded=True))
 
     def _try(self, price: float, allowed: Allowed, exposed: Exposed) -> Tried[Judged]:
         choice = self._choice(price, allowed, exposed)
         key = _key(choice)
         if not price or self.unfit is None:
-            return self._tried_choice(choice)
+            return self.tried_choice(choice)
         if key not in self._tried:
             cut, steps = self._scheduled(choice)
             judged = self.unfit(choice, cut, steps)
@@ -342,7 +350,7 @@ class Trial(Generic[Judged]):
         best = sorted(self._tried.values(), key=lambda tried: tried.seconds)[:MOST_KNOWN]
         return [tried.choice.strategies for tried in best]
 
-    def _tried_choice(self, choice: Choice) -> Tried[Judged]:
+    def tried_choice(self, choice: Choice) -> Tried[Judged]:
         key = _key(choice)
         if key not in self._tried or self._tried[key].seconds == inf:
             self._tried[key] = self._simulated(choice, *self._scheduled(choice))
@@ -373,7 +381,8 @@ def _key(choice: Choice) -> object:
     """A key that tells choices for one graph apart."""
     firsts = tuple(choice.starts.get(node, 0) for node in choice.strategies)
     mappings = tuple(choice.mappings.items())
-    return choice.fully_sharded, firsts, mappings, *choice.strategies.values()
+    sharded = choice.fully_sharded, choice.kept_whole
+    return sharded, firsts, mappings, *choice.strategies.values()
 
 
 def _exposed(made: SimulatedChoice) -> dict[Node, float]:
@@ -389,12 +398,3 @@ def _exposed(made: SimulatedChoice) -> dict[Node, float]:
             part = by_device[device].get(task.what, 1.0)
             exposed[made.weights[task.what]].append(part)
     return {node: sum(parts) / len(parts) for node, parts in exposed.items()}
-
-
-def updates(made: TimedTasks) -> float:
-    """The longest time for which a device updates weights, in seconds."""
-    durations = [task.duration for task in made.tasks if task.phase == UPDATE]
-    total = np.zeros(1 + max((int(d.groups.max(initial=0)) for d in durations), default=0))
-    for duration in durations:
-        total[duration.groups] += duration.seconds[:, None]
-    return float(total.max())

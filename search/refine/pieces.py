@@ -31,6 +31,7 @@ from pcg.readings.kernels import kernel_uses
 from pcg.readings.work import gradient_nodes
 from pcg.types.tensor import ParallelTensor
 from search.cost.cost import NOTHING, CostModel, Duration
+from search.cost.progress import check_time
 from search.map.building import Builder
 from search.map.rules.cutting import PlacedAxes
 from search.map.rules.templates import CutTemplates
@@ -230,6 +231,7 @@ class OperatorPieces:
         return WantedOperand(value, self._slot(of, left), None, False) if chain else None
 
     def _made(self, key: PieceKey) -> OperatorPiece | None:
+        check_time()
         number, mapping, operands = key
         cut = self._cuts[number, mapping.cuts, operands]
         if cut is None:

@@ -15,14 +15,14 @@ from time import perf_counter
 
 import pytest
 import torch
-from support.budgets import worst_excess
+from support.budgets import Budgeted, worst_excess
 
 from pcg.capture import capture
 from pcg.errors import NegativeAnswer
 from pcg.machine import load_machine
 from pcg.models import build_model
 from pcg.models.bert import SIZES, Bert
-from search.choices import Mode
+from search.choices import OTHER_SYSTEMS, Mode
 from search.cost.cost import SGD
 from search.plan.planner import MeshPlanner
 from search.report.describe import pipeline_text
@@ -132,3 +132,24 @@ def test_time_against_layers():
 def test_budgets_end_searches():
     """In processor seconds: see ``budgets``."""
     assert worst_excess(0, 20) < 2.0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("planner", ["joint", *OTHER_SYSTEMS])
+@pytest.mark.parametrize("budget", [5.0, 20.0])
+def test_budgets_end_searches_of_7001_operators(planner, budget):
+    """In processor seconds. A planner may find no plan in time. Then one line says so."""
+    one = Budgeted("with_pairs", 1000, "dgx-a100", 64, planner, SearchOptions(), budget)
+    end, answer = one.ended()
+    print(f"\nexcess {end - budget:.2f} s: {one}: {answer}")
+    assert end - budget < 2.0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("after", [2.0, 8.0, 30.0])
+def test_an_interrupt_ends_a_search_of_5001_operators(after):
+    """With the best plan so far, or without one. In processor seconds, with the plan's file."""
+    one = Budgeted("blocks", 1000, "dgx-a100", 1024, "joint", SearchOptions(), 600.0)
+    took, answer = one.interrupted(after)
+    print(f"\nended {took:.2f} s after the interrupt at {after} s: {answer}")
+    assert took < 3.0

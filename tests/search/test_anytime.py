@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from time import process_time
+from typing import Any
 
 import pytest
 from support.cases import a_third
@@ -18,6 +19,8 @@ from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
+from search.choices import OTHER_SYSTEMS
+from search.cost.cost import SGD
 from search.cost.planned import NoPlanInTime, Planned, Planner, SearchReport
 from search.cost.progress import GRACE, Progress, Status, Teller, timed_by
 from search.cost.survey import RewriteSurvey
@@ -26,6 +29,7 @@ from search.pipeline.planner import PipelinePlanner
 from search.plan.planner import MeshPlanner
 from substitutions.audit.replay import replay
 from substitutions.rules.store import Library, load_library
+from unity.support.planners import planner_of
 
 MACHINE = load_machine("summit").with_devices(6)
 
@@ -116,6 +120,30 @@ def test_an_interrupt_among_pipelines_leaves_the_plan_that_is_known(model, whole
     assert planned.report.stop == "interrupted"
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_an_interrupt_among_outlines_builds_what_is_quickly_built(is_slow, library, monkeypatch):
+    """On a clock on which building takes long, there is no pipeline."""
+    whole, clock = PipelinePlanner._outlines, count()
+    slow = [False]
+
+    def interrupted(self: PipelinePlanner, *given: Any) -> Iterator[object]:
+        yield next(whole(self, *given))
+        slow[0] = is_slow
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PipelinePlanner, "_outlines", interrupted)
+    planner = PipelinePlanner(MACHINE.with_devices(4), library)
+    graph = build_model("mlp-mnist", 64, 1)
+    with timed_by(lambda: next(clock) * (1.0 if slow[0] else 1e-6)):
+        if is_slow:
+            with pytest.raises(KeyboardInterrupt):
+                planner.plan("m", graph)
+        else:
+            planned = planner.plan("m", graph)
+            assert planned.report.stop == "interrupted"
+            check(planned.plan, graph, library)
+
+
 def test_pipelines_are_left_out_where_time_is_up(library, model):
     with timed_by(process_time):
         plain = mesh(library, seconds=0.0).plan("m", model)
@@ -184,10 +212,15 @@ def planners(library: Library) -> list[Planner]:
         mesh(library, seconds=5.0),
         PipelinePlanner(MACHINE, library, seconds=5.0),
         HandPlanner(MACHINE, library, by_hand, seconds=5.0),
+        *(of_other_system(library, name) for name in OTHER_SYSTEMS),
     ]
 
 
-@pytest.mark.parametrize("number", range(3))
+def of_other_system(library: Library, name: str) -> Planner:
+    return planner_of(name, MACHINE, library, 5.0, SGD, None)
+
+
+@pytest.mark.parametrize("number", range(3 + len(OTHER_SYSTEMS)))
 def test_without_a_plan_in_time_one_line_says_what_would_help(number, library):
     graph = build_model("bert-large-tiny", 8, 1)
     with timed_by(looks(1.0)), pytest.raises(NoPlanInTime) as raised:

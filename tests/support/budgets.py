@@ -14,10 +14,12 @@ deep graphs of that many layers, with five or six operators in each.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from signal import ITIMER_PROF, SIGPROF, setitimer, signal
 from tempfile import TemporaryDirectory
 from time import process_time
 
@@ -66,6 +68,17 @@ class Budgeted:
         how = self.asked.degrees or f"{self.planner} {self.asked.mode}"
         return f"{model} on {self.devices} x {self.machine} by {how}"
 
+    def interrupted(self, after: float) -> tuple[float, str]:
+        """The seconds from an interrupt until the answer, and the answer. ``after``: the seconds
+        before the interrupt, in which the model is read too."""
+        start = process_time()
+        with interrupting(after):
+            try:
+                answer = self.ended()[1]
+            except KeyboardInterrupt:
+                answer = "interrupted without a plan"
+        return process_time() - start - after, answer
+
     def ended(self) -> tuple[float, str]:
         """The seconds until the answer, and the answer."""
         graph, machine = self.graph, first_devices(load_machine(self.machine), self.devices)
@@ -88,6 +101,22 @@ class Budgeted:
             f"{seconds * 1e3:.4g} ms (stopped: {planned.report.stop}), written in {ending:.2f} s"
         )
         return end - start, answer
+
+
+@contextmanager
+def interrupting(after: float) -> Generator[None]:
+    """Interrupt the context as Ctrl-C does, once the process has worked for ``after`` seconds."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal(SIGPROF, interrupt)
+    setitimer(ITIMER_PROF, after)
+    try:
+        yield
+    finally:
+        setitimer(ITIMER_PROF, 0)
+        signal(SIGPROF, before)
 
 
 def searches(random: Random, depth: int | None = None) -> Iterator[Budgeted]:

@@ -14,9 +14,12 @@ from support.paths import ROOT
 from support.runs.commands import no_worker_is_left, run_here
 from typer.testing import CliRunner, Result
 
+from pcg.graph.graph import Graph
 from pcg.plan.plan import load_plan
 from runtime.program.lower import Lowering
+from search.cost.planned import Planned
 from search.cost.progress import Status
+from search.pipeline.beside import WithPipelines
 from substitutions.rules.store import default_path
 from unity.__main__ import main
 from unity.commands.optimize import progress_line
@@ -64,6 +67,20 @@ def test_json_has_the_figures(tmp_path: Path) -> None:
     assert content["simulated_plans"] > 0
     assert 0 < sum(content["seconds_by_phase"].values()) <= content["search_seconds"]
     assert result.stderr == "", "where no terminal is, nothing but the plan is printed"
+
+
+def test_an_interrupt_before_a_plan_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(self: WithPipelines, name: str, graph: Graph) -> Planned:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(WithPipelines, "plan", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        main(["optimize", "mlp-tiny", "--devices", "2"])
+    assert stop.value.code == 130
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "unity: mlp-tiny: interrupted before a plan was found\n")
 
 
 @pytest.mark.soak

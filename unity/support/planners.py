@@ -145,4 +145,4 @@ def _of_other_system(
     if name == "tepdist":
         return TepdistPlanner(setting, seconds)
     assert name == "gspmd"
-    return GspmdPlanner(setting, asked.mesh, asked.shards)
+    return GspmdPlanner(setting, asked.mesh, asked.shards, seconds)

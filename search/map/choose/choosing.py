@@ -69,6 +69,8 @@ class Choice:
     axes."""
     mappings: Mapping[Node, OperatorMapping] = field(default_factory=dict[Node, OperatorMapping])
     """The mappings of operators that were refined. They replace the operators' strategies."""
+    kept_whole: frozenset[str] = frozenset()
+    """The names of the weights that are not sharded if the others are."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ Nothing is known about the quality of the decisions. The same seed gives the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -28,6 +28,9 @@ HIDDEN, BATCH, CAPACITY = 64, 32, 4096
 RATE, FOLLOWS = 1e-3, 0.02
 """The learning rate of Adam, and the fraction by which the target network follows in each
 update."""
+MEANS, SQUARES, ADDED = 0.9, 0.999, 1e-8
+"""Adam's decay of the means of gradients and of their squares, and the number that it adds to the
+roots of these."""
 SHARPNESS, CORRECTION, LEAST = 0.6, 0.4, 1e-3
 """The exponents of priorities and of their correction, and the least priority."""
 LAST_RANDOM = 0.05
@@ -82,6 +85,28 @@ class PrioritizedReplay:
             self._priorities[number] = abs(error) + LEAST
 
 
+class Adam:
+    """Adam (Kingma and Ba, 2015) with the constants above. The one of ``torch.optim`` loads torch's
+    compiler, which takes longer than a short search has."""
+
+    def __init__(self, parameters: Iterable[Any]) -> None:
+        self._moments = [(one, torch.zeros_like(one), torch.zeros_like(one)) for one in parameters]
+        self._updates = 0
+
+    def update(self) -> None:
+        """Update the parameters by their gradients, and forget these."""
+        self._updates += 1
+        rate = RATE / (1 - MEANS**self._updates)
+        root = (1 - SQUARES**self._updates) ** 0.5
+        with torch.no_grad():
+            for parameter, means, squares in self._moments:
+                gradient = parameter.grad
+                means.lerp_(gradient, 1 - MEANS)
+                squares.mul_(SQUARES).addcmul_(gradient, gradient, value=1 - SQUARES)
+                parameter.addcdiv_(means, (squares.sqrt() / root).add_(ADDED), value=-rate)
+                parameter.grad = None
+
+
 class Agent:
     """A network with its replay memory. ``seed``: of its weights and of all random draws."""
 
@@ -91,7 +116,7 @@ class Agent:
             torch.manual_seed(seed)
             self._network, self._target = _network(), _network()
         self._target.load_state_dict(self._network.state_dict())
-        self._adam = torch.optim.Adam(self._network.parameters(), lr=RATE)
+        self._adam = Adam(self._network.parameters())
 
     def trained(
         self,
@@ -152,9 +177,8 @@ class Agent:
         values = self._network(torch.from_numpy(np.stack([one.taken for one in drawn])))[:, 0]
         errors = values - targets
         losses = torch.nn.functional.smooth_l1_loss(values, targets, reduction="none")
-        self._adam.zero_grad()
         (torch.from_numpy(weights.astype(np.float32)) * losses).mean().backward()
-        self._adam.step()
+        self._adam.update()
         self.replay.update(numbers, errors.detach().tolist())
         with torch.no_grad():
             pairs = zip(self._target.parameters(), self._network.parameters(), strict=True)

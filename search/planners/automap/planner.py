@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from random import Random
 
+from pcg.collection import seldom_collected
 from pcg.errors import InputError
 from pcg.graph.graph import Graph
 from pcg.plan.text import parse_graph
@@ -29,6 +30,7 @@ from search.planners.common import (
     MOST_PRICED,
     PlannerSetting,
     PricedChoice,
+    limited,
     planned_choice,
     searching_until,
     until_fitting,
@@ -79,19 +81,23 @@ class AutoMapPlanner:
         if self.reward not in REWARDS:
             raise InputError("reward", f"{self.reward!r}, expected one of {', '.join(REWARDS)}")
 
+    @seldom_collected()
     def plan(self, name: str, graph: Graph) -> Planned:
-        """Return the plan. Raises NegativeAnswer if none of the agent's plans fits."""
+        """Return the plan. Raises NegativeAnswer if none of the agent's plans fits, or none is
+        ready in time."""
         start = now()
         graph.check()
         self.setting.teller.works_on("deciding", "map")
-        first, environment = self.environment(graph)
-        agent = self.pretrained_agent(start)
-        pretrained = now()
-        until = searching_until(start, self.seconds, graph)
-        stop, done = self._trained(agent, environment, until)
-        greedy = self._greedy(agent, environment, until + GREEDY)
-        phases = {"pre-training": pretrained - start, "deciding": now() - pretrained}
-        priced = self._fitting(environment, first)
+        with limited(name, graph, start, self.seconds) as search:
+            first, environment = self.environment(graph)
+            agent = self.pretrained_agent(start)
+            pretrained = now()
+            until = searching_until(start, self.seconds, graph)
+            stop, done = self._trained(agent, environment, until)
+            greedy = self._greedy(agent, environment, until + GREEDY)
+            phases = {"pre-training": pretrained - start, "deciding": now() - pretrained}
+            priced = self._fitting(environment, first)
+            stop = "time" if stop != "interrupted" and search.is_over else stop
         strategies = sum(len(environment.chooser.spaces.of(n)) for n in graph.operators)
         report = SearchReport(strategies, len(environment.found), stop, phases)
         planned = planned_choice(self.setting, name, graph, priced, report, start)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pcg.collection import seldom_collected
 from pcg.graph.graph import Graph, Node
 from search.cost.planned import Planned, SearchReport
 from search.cost.progress import now
@@ -21,6 +22,7 @@ from search.planners.common import (
     MOST_PRICED,
     PlannerSetting,
     PricedChoice,
+    limited,
     planned_choice,
     searching_until,
     until_fitting,
@@ -46,17 +48,20 @@ class FlexFlowPlanner:
     """The factor of dt, which is counted in steps of data parallelism."""
     seed: int = 0
 
+    @seldom_collected()
     def plan(self, name: str, graph: Graph) -> Planned:
-        """Return the plan. Raises NegativeAnswer if none of the walk's bests fits."""
+        """Return the plan. Raises NegativeAnswer if none of the walk's bests fits, or none is ready
+        in time."""
         start = now()
         graph.check()
         self.setting.teller.works_on("walking", "map")
-        chooser = self.setting.chooser(graph)
-        first = chooser.choose(graph, allowed=data_parallel(graph))
-        own, programs = configurations(graph, chooser), by_delta(chooser, first)
-        left = searching_until(start, self.seconds, graph) - now()
-        walked = self.walked(chooser, first, programs, own, left)
-        priced = self._fitting(chooser, [choice for _, choice in reversed(walked.bests)])
+        with limited(name, graph, start, self.seconds):
+            chooser = self.setting.chooser(graph)
+            first = chooser.choose(graph, allowed=data_parallel(graph))
+            own, programs = configurations(graph, chooser), by_delta(chooser, first)
+            left = searching_until(start, self.seconds, graph) - now()
+            walked = self.walked(chooser, first, programs, own, left)
+            priced = self._fitting(chooser, [choice for _, choice in reversed(walked.bests)])
         phases = {"walking": now() - start}
         strategies = sum(len(one.places) for one in own.values())
         report = SearchReport(strategies, walked.proposals, walked.stop, phases)

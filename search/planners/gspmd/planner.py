@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
+from pcg.collection import seldom_collected
 from pcg.graph.graph import Graph, Node, Value
 from search.cost.derivation import Derivation
 from search.cost.planned import Planned, SearchReport
@@ -25,7 +27,13 @@ from search.map.rules.reduced import ReducedAxes
 from search.map.space.axes import Strategy
 from search.map.space.samples import sampled
 from search.map.space.strategies import passes
-from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
+from search.planners.common import (
+    PlannerSetting,
+    PricedChoice,
+    limited,
+    planned_choice,
+    priced_choice,
+)
 from search.planners.gspmd.annotations import (
     NamedMesh,
     TensorAnnotation,
@@ -64,12 +72,16 @@ class GspmdPlanner:
     """By default one axis, ``data``, of all devices."""
     shards: tuple[str, ...] = ()
     """By default the samples of all inputs along the outermost axis."""
+    seconds: float = inf
+    """The time limit, in seconds."""
 
+    @seldom_collected()
     def plan(self, name: str, graph: Graph) -> Planned:
         """Return the plan. Raises InputError if the mesh or an annotation does not suit the machine
-        or the model, and NegativeAnswer if the plan does not fit."""
+        or the model, and NegativeAnswer if the plan does not fit or is not ready in time."""
         start = now()
-        made = self.made(graph)
+        with limited(name, graph, start, self.seconds):
+            made = self.made(graph)
         report = SearchReport(len(made.strategies), 1, "exhausted", {})
         planned = planned_choice(self.setting, name, graph, made.priced, report, start)
         lines = report_lines(made.reshards, made.propagated, made.mesh, made.graph, made.elsewhere)

@@ -28,6 +28,7 @@ from typing import NamedTuple
 from pcg.graph.graph import Graph, Node, Value
 from pcg.readings.kind import kind_of
 from pcg.types.local import Axis
+from search.cost.progress import check_time
 from search.planners.gspmd.annotations import NamedMesh, TensorAnnotation
 
 PASS_THROUGH, ANY, BROADCAST_BACK, BROADCAST = range(4)
@@ -116,6 +117,7 @@ class Propagation:
     ) -> bool:
         """Sweep once forward and once backward. Returns whether anything changed."""
         changed = False
+        check_time()
         for node, forward, _ in ways:
             changed |= self._passed(node, forward, level)
         for node, _, backward in reversed(ways):

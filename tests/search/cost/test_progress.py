@@ -12,6 +12,7 @@ from pcg.models import build_model
 from search.choices import Mode
 from search.cost.cost import SGD
 from search.cost.progress import (
+    AFTER_INTERRUPT,
     GRACE,
     OutOfTime,
     Phases,
@@ -19,6 +20,7 @@ from search.cost.progress import (
     Teller,
     check_time,
     now,
+    time_left,
     timed_by,
 )
 from substitutions.rules.store import Library, load_library
@@ -147,3 +149,36 @@ def test_search_ends_earlier_if_plans_are_long_to_build():
         assert (few.is_over, many.is_over) == (False, True)
         clock[0] = 4.9
         assert not many.is_over  # half of the time is for the search in any case
+
+
+def test_a_plan_is_written_down_beyond_all_deadlines():
+    """Its search may be a part of another one, whose time is up as well."""
+    clock = [0.0]
+    with timed_by(lambda: clock[0]):
+        outer, inner = Phases(5.0, has_plan=True), Phases(5.0, has_plan=True)
+        clock[0] = 6.0
+        with outer.under_way():
+            inner.completed(check_time)
+            with pytest.raises(OutOfTime):
+                check_time()
+    assert inner.seconds.keys() == {"completing"}
+
+
+def test_an_interrupt_brings_the_deadline_forward():
+    clock = [0.0]
+    with timed_by(lambda: clock[0]):
+        phases = Phases(50.0)
+        assert phases.left == 50.0 + GRACE
+        phases.end_soon()
+        assert phases.left == AFTER_INTERRUPT
+        with phases.under_way():
+            assert time_left() == AFTER_INTERRUPT
+    assert time_left() == inf
+
+
+def test_a_deadline_that_was_put_off_comes_back():
+    with timed_by(lambda: 0.0):
+        phases = Phases(0.1, has_plan=True)
+        with phases.later(2.0):
+            assert phases.left == pytest.approx(2.1)
+        assert phases.left == pytest.approx(0.1)

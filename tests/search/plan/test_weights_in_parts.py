@@ -6,7 +6,7 @@ from math import isfinite
 
 import pytest
 from support.plans.small_graphs import compared_in_parts
-from support.small.small_cases import SmallCase, small_case
+from support.small.small_cases import SmallCase, mixed_case, small_case
 
 from pcg.machine import load_machine
 from pcg.plan.text import parse_graph
@@ -15,6 +15,8 @@ from substitutions.rules.store import Library, load_library
 
 FEW = (2, 15)
 """Quick cases."""
+FEW_MIXED = (8,)
+"""The same on a V100 and an A100."""
 PRODUCT = """
 x = input[1536, 96]
 w = weight[96, 1536]
@@ -47,6 +49,16 @@ def test_no_plan_with_weights_in_parts_is_faster(library, seed):
     print(made)
     assert isfinite(made.found) or not isfinite(made.optimum)
     assert made.found <= NEARLY * made.optimum, made.best
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=() if n in FEW_MIXED else pytest.mark.soak) for n in range(20)]
+)
+def test_no_plan_with_weights_in_parts_on_two_kinds_of_devices_is_faster(library, seed):
+    made = compared_in_parts(library, mixed_case(seed))
+    print(made)
+    assert isfinite(made.found) or not isfinite(made.optimum)
+    assert made.found <= made.optimum, made.best
 
 
 @pytest.mark.parametrize("case", GATHERS, ids=["one product", "two products"])

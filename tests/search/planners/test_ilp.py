@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import inf
 from random import Random
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from support.small_branching import small_graph
 
 from pcg.machine import load_machine
 from search.cost.cost import SGD, CostModel
+from search.cost.progress import OutOfTime, Phases
 from search.map.choose.choosing import Chooser
 from search.map.choose.factors import Factor
 from search.map.rules.cuts import Cuts
@@ -78,6 +80,17 @@ def test_a_cycle_of_three_is_branched():
 @lru_cache(maxsize=1)
 def library():
     return load_library()
+
+
+def test_a_solver_ends_with_its_search():
+    """By itself, the solver branches for all of its 60 seconds."""
+    random, count = np.random.default_rng(0), 24
+    pairs = [(a, b) for a in range(count) for b in range(a)]
+    factors = [Factor(pair, random.random((12, 12))) for pair in pairs]
+    start = perf_counter()
+    with Phases(start + 1.0, has_plan=True).under_way(), pytest.raises(OutOfTime):
+        solve([12] * count, factors)
+    assert perf_counter() - start < 30.0
 
 
 @pytest.mark.parametrize("seed", a_third(range(30)))

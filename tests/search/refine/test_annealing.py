@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,14 +19,17 @@ from pcg.machine import load_machine
 from pcg.placement.schedule import schedule
 from pcg.plan.text import parse_graph
 from search.cost.cost import CostModel
+from search.cost.derivation import Derivation
+from search.cost.progress import OutOfTime, Phases, timed_by
 from search.cost.simulate import simulate
 from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.space.mapping import OperatorMapping
-from search.refine.annealing import Annealer
+from search.refine.annealing import WIDELY, Annealer
 from search.refine.delta import DeltaSimulator
 from search.refine.moves import Moves
+from search.refine.overlap import Trial
 from substitutions.rules.store import Library, load_library
 
 TOWERS = """
@@ -104,6 +108,40 @@ def test_annealing_ends_when_its_time_is_up(library):
     over = annealer_of(chooser, graph, is_over=lambda: next(asked) >= 20)
     over.annealed(chooser.choose(graph))
     assert next(asked) <= 30, "it asks once more in each stage"
+
+
+@pytest.mark.parametrize("stopped", [KeyboardInterrupt, OutOfTime])
+def test_an_annealing_that_is_stopped_leaves_its_best_plan(library, monkeypatch, stopped):
+    """The plan is priced before the search ends."""
+    graph = parse_graph(TOWERS)
+    chooser = chooser_of(graph, library)
+    first = chooser.choose(graph)
+    priced: list[float] = []
+    trial = Trial(chooser, graph, Derivation.start(graph), lambda made: priced.append(made.seconds))
+    whole, asked = DeltaSimulator.seconds_mapped, count()
+
+    def stopping(self: DeltaSimulator, *given: Any) -> float | None:
+        if next(asked) == 250:
+            raise stopped
+        return whole(self, *given)
+
+    monkeypatch.setattr(DeltaSimulator, "seconds_mapped", stopping)
+    with pytest.raises(stopped):
+        trial.refined(first, 5000, WIDELY)
+    (seconds,) = priced
+    assert seconds < 0.95 * whole_seconds(chooser, first)
+
+
+def test_an_annealing_whose_time_is_up_leaves_its_best_plan(library):
+    graph = parse_graph(TOWERS)
+    chooser = chooser_of(graph, library)
+    first = chooser.choose(graph)
+    phases = Phases(deadline=0.6, has_plan=True)
+    trial = Trial(chooser, graph, Derivation.start(graph), lambda made: None, phases=phases)
+    with timed_by(count(0.0, 1e-3).__next__):
+        refined = trial.refined(first, 50_000, WIDELY)
+    assert refined.seconds < 0.95 * whole_seconds(chooser, first)
+    assert phases.deadline == 0.6
 
 
 def test_fully_sharded_weights_are_left_as_they_are(library):

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from support.mixed import mixed
+
 from pcg.graph.graph import Graph, Value, apply, leaf
 from pcg.machine import Machine, load_machine
 from pcg.ops import OPERATORS
@@ -32,9 +34,7 @@ class SmallCase:
         """The machine with that share of some bytes as the memory of a device."""
         if self.share is None:
             return self.machine
-        limit = {"memory_bytes": int(self.share * taken), "reserved_bytes": 0}
-        device = self.machine.device.model_copy(update=limit)
-        return self.machine.model_copy(update={"device": device})
+        return self.machine.with_memory(int(self.share * taken))
 
 
 def small_case(seed: int) -> SmallCase:
@@ -47,6 +47,16 @@ def small_case(seed: int) -> SmallCase:
     return SmallCase(
         graph, load_machine(name).with_devices(devices), training, random.choice(SHARES)
     )
+
+
+def mixed_case(seed: int) -> SmallCase:
+    """A random case on a V100 and an A100, in either order: the same for the same seed."""
+    random = Random(seed)
+    kinds = [load_machine("p3-16xlarge"), load_machine("dgx-a100")]
+    random.shuffle(kinds)
+    machine = mixed(*kinds, per_node=1, nodes=2)
+    graph = small_graph(random, random.randint(1, 2), random.randint(0, 1))
+    return SmallCase(graph, machine, Training(random.choice(OPTIMIZERS)), random.choice(SHARES))
 
 
 def small_graph(random: Random, weights: int, operators: int) -> Graph:

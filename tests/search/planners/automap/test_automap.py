@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from itertools import count
 from random import Random
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.graphs.transformer import transformer
@@ -18,14 +20,14 @@ from pcg.plan.plan import load_plan, save_plan
 from pcg.plan.text import parse_graph
 from runtime.job.job import TrainingOptions
 from runtime.job.recipe import Recipe
-from search.cost.progress import now
+from search.cost.progress import OutOfTime, now, timed_by
 from search.map.choose.choosing import Choice
 from search.planners import common
-from search.planners.automap.agent import Agent, PrioritizedReplay, Transition
+from search.planners.automap.agent import RATE, Adam, Agent, PrioritizedReplay, Transition
 from search.planners.automap.environment import COPIED, FEATURES, DecisionEnvironment, DecisionState
 from search.planners.automap.planner import AutoMapPlanner, random_graph
 from search.planners.automap.rewards import CLIPPED, CONTRADICTION, COPY, CUT, REWARDS, RewardName
-from search.planners.common import MOST_PRICED, PlannerSetting, priced_choice
+from search.planners.common import MOST_PRICED, PlannerSetting, PricedChoice, priced_choice
 from substitutions.audit.replay import replay
 from substitutions.rules.store import load_library
 
@@ -175,10 +177,47 @@ def test_wrong_predictions_are_replayed_more_often():
 
 
 def test_time_limit_ends_planning_and_pretraining():
-    planned = planner(seconds=-1.0).plan("perceptron", parse_graph(PERCEPTRON))
+    with timed_by(count(0.0, 1e-4).__next__):  # there is a plan within the second of grace
+        planned = planner(seconds=0.0).plan("perceptron", parse_graph(PERCEPTRON))
     assert planned.report.stop == "time"
-    assert planned.notes == ("learned from 0 plans",)
+    assert planned.notes[0].startswith("learned from 0 plans")
     assert len(planner(episodes=20, pretrained=0).pretrained_agent(now()).replay) == 0
+
+
+def test_adam_is_that_of_torch():
+    """To the last bit."""
+    ours, theirs = (
+        [torch.full((5, 3), 0.1 * number, requires_grad=True) for number in range(1, 3)]
+        for _ in range(2)
+    )
+    mine, reference = Adam(ours), torch.optim.Adam(theirs, lr=RATE)
+    for turn in range(20):
+        for first, second in (ours, theirs):
+            ((first * second).sin() * (turn + 1)).sum().backward()
+        mine.update()
+        reference.step()
+        reference.zero_grad()
+    for own, other in zip(ours, theirs, strict=True):
+        assert torch.equal(own, other)
+
+
+def test_plans_that_were_priced_in_time_are_kept(monkeypatch):
+    """If time is up before the next one is priced, what is known is the answer."""
+    own = planner(pretrained=0)
+    first, environment = own.environment(parse_graph(PERCEPTRON))
+    whole, asked = common.priced_choice, count()
+
+    def stopping(*given) -> PricedChoice:
+        if next(asked):
+            raise OutOfTime
+        made = whole(*given)
+        return replace(made, judged=replace(made.judged, limit=0))
+
+    monkeypatch.setattr(common, "priced_choice", stopping)
+    (kept,) = common.until_fitting(own.setting, environment.chooser, [first, first])
+    assert kept.over > 0
+    with pytest.raises(OutOfTime):
+        common.until_fitting(own.setting, environment.chooser, [first])
 
 
 def test_plan_is_no_slower_than_data_parallelism():
