@@ -6,7 +6,7 @@ following a step takes time in proportion to the size of its rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
+from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,13 +33,6 @@ class Derivation:
         return Derivation(
             (), {node.value(port): name for node in names for port, name in enumerate(names[node])}
         )
-
-
-def in_both_directions(rules: Iterable[Rule]) -> Iterator[Rule]:
-    """Each rule, followed by its reverse."""
-    for rule in rules:
-        yield rule
-        yield rule.reversed
 
 
 @dataclass(frozen=True)

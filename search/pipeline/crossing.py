@@ -10,7 +10,7 @@ divisor of the copies. The priced transfers are those that run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pcg.graph.graph import Graph, Value
@@ -21,11 +21,11 @@ from pcg.placement.layout import Layout
 from pcg.placement.transfer import transfer
 from search.cost.collectives import seconds
 from search.cost.cost import CostModel
-from search.cost.derivation import Applied, in_both_directions
-from search.map.rules.fully_sharded import is_parting
+from search.cost.derivation import Applied
+from search.map.rules.fully_sharded import partings
 from search.map.space.axes import Peers
 from substitutions.rules.match import build, matches_at
-from substitutions.rules.rule import Rule
+from substitutions.rules.rooted import RootedRules
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,10 @@ def _ways(wanted: Layout) -> Iterator[TransferParts]:
             yield TransferParts(dim, parts)
 
 
-def parted(rules: Iterable[Rule], value: Value, how: TransferParts) -> Applied | None:
+def parted(rules: RootedRules, value: Value, how: TransferParts) -> Applied | None:
     """A tensor as the combine of its parts, by one of some rules; None if no rule says so."""
     graph = Graph((value,))
-    for rule in in_both_directions(rules):
-        if not is_parting(rule):
-            continue
+    for rule in partings(rules):
         match = next(matches_at(rule, value.node, graph), None)
         free = dict.fromkeys(rule.free_symbols, how.parts)
         made = None if match is None else build(rule, match, free)

@@ -26,12 +26,13 @@ from pcg.readings.saved import view_of
 from pcg.readings.work import gradient_nodes
 from pcg.types.infer import index_sizes
 from pcg.types.parallel_operators import IN_TIME
-from search.cost.derivation import Derivation, in_both_directions
+from search.cost.derivation import Derivation
 from search.cost.liveness import saved_positions
 from search.map.choose.duties import Duties, duties_in
 from search.map.rules.cuts import Cuts, with_unfolded
 from search.map.space.samples import sampled
 from search.split.colours import colours
+from substitutions.rules.rooted import RootedRules
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
 
@@ -216,12 +217,12 @@ def _of_inputs(graph: Graph) -> frozenset[Node]:
 
 
 @lru_cache(maxsize=8)
-def _cancelling(rules: tuple[Rule, ...]) -> Mapping[int, tuple[Rule, ...]]:
+def _cancelling(rules: RootedRules) -> Mapping[int, tuple[Rule, ...]]:
     """The rules that cancel a pipeline and the batch before it, by the rank of the tensor."""
     cancelling: dict[int, tuple[Rule, ...]] = {}
-    for rule in in_both_directions(rules):
+    for rule in rules.rooted("pipeline", parallel=True):
         top = rule.left[0].node
-        if top.is_leaf or top.name != "pipeline" or not rule.right[0].node.is_leaf:
+        if top.is_leaf or not rule.right[0].node.is_leaf:
             continue
         below = top.inputs[0].node
         if not below.is_leaf and below.name == "batch" and below.inputs[0].node.is_leaf:

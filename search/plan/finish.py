@@ -71,7 +71,7 @@ def one_device_seconds(model: Graph, cost: CostModel, short: Folded | None = Non
 def _alone(model: Folded, cost: CostModel) -> float:
     one = cost.machine.with_devices(1)
     alone = CostModel(one, cost.training, cost.speed)
-    chooser = Chooser.on(alone, Cuts(()), more=model.more)
+    chooser = Chooser.on(alone, Cuts(), more=model.more)
     whole = Builder(chooser.spaces).cut(chooser.choose(model.graph))
     steps = schedule(whole.graph, whole.views)
     done = unrolled(steps, alone, repeated(model.graph, model.more)).program

@@ -29,7 +29,7 @@ from search.map.space.allow import UNUSED, Allowed, Mask, batch_axes
 from search.map.space.axes import Mesh
 from search.map.space.strategies import REPLICATE, Space, passes
 from search.plan.megatron import by_columns, followed
-from substitutions.rules.rule import Rule
+from substitutions.rules.rooted import RootedRules
 
 
 def by_hand(
@@ -79,7 +79,7 @@ def _mask(
     return None
 
 
-def opened_ends(graph: Graph, rules: tuple[Rule, ...]) -> tuple[Graph, Derivation]:
+def opened_ends(graph: Graph, rules: RootedRules) -> tuple[Graph, Derivation]:
     """The graph in which operators that read cut logits, such as a loss, are replaced by operators
     that may be cut too, where rules say how. Returns the graph and its derivation."""
     reduced, start = ReducedAxes.of(rules), Derivation.start(graph)

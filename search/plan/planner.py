@@ -358,7 +358,7 @@ class MeshPlanner:
     def _variants(self, graph: Graph, search: SearchState) -> Iterator[Variant]:
         one = self._cost(self.machine.with_devices(1))
         mode = self.mode if self.family == "joint" else Mode.PARALLEL
-        alone = Chooser.on(one, Cuts(()), more=self._short.more)
+        alone = Chooser.on(one, Cuts(), more=self._short.more)
         self.teller.works_on("rewriting", "substitute")
         return variants(graph, self.library, mode, alone, self._limits(search))
 

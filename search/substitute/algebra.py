@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.graph.pairs import both, side
 from pcg.language.poly import Poly
-from pcg.memo import Memo
+from pcg.memo import Memo, remembered
 from pcg.types.halo import states_halo
 from pcg.types.operator import Call
 from pcg.types.parallel_operators import IN_TIME
-from search.cost.derivation import Applied, in_both_directions
+from search.cost.derivation import Applied
 from search.map.rules.reduced import ReducedAxes
 from substitutions.rules.match import build, could_match, matches_at
+from substitutions.rules.rooted import RootedRules
 from substitutions.rules.rule import Rule
-
-PARALLEL = ("cut", "move")
-"""The families of rules that always contain parallel operators."""
 
 
 @dataclass(frozen=True, eq=False)
 class Algebra:
     """The rules of a library about whole tensors, by the root operator of their left side."""
 
-    by_root: Mapping[tuple[str, int], tuple[Rule, ...]]
-    openings: tuple[Rule, ...]
-    """The rules that write any tensor as the concat of two parts, with the size of one part
-    free."""
+    rules: RootedRules
     reduced: ReducedAxes
     """The rules by which an operator that reduces an axis may be cut along it."""
     _fitting: Memo[object, tuple[Rule, ...]] = field(
@@ -39,25 +33,34 @@ class Algebra:
 
     @staticmethod
     @lru_cache(maxsize=8)
-    def of(rules: tuple[Rule, ...]) -> Algebra:
+    def of(rules: RootedRules) -> Algebra:
         """The algebra among some rules. Results are cached, as a library returns the same rules for
         graphs of one kind."""
-        by_root: dict[tuple[str, int], list[Rule]] = defaultdict(list)
-        openings: list[Rule] = []
-        whole = [rule for rule in rules if rule.family not in PARALLEL]
-        for rule in in_both_directions(whole):
-            nodes = both((rule.left, rule.right)).operators
-            if rule.derived or any(n.is_parallel for n in nodes):
-                continue
-            root = next((v.node for v in rule.left if not v.node.is_leaf), None)
-            if root is None:
-                joined = len(rule.right) == 1 and rule.right[0].node.name == "concat"
-                if joined and len(rule.free_symbols) == 1 and rule.is_applicable:
-                    openings.append(rule)
-            elif is_usable(rule) and not rule.free_symbols:
-                by_root[root.name, root.ranks[0]].append(rule)
-        by_root_name = {root: tuple(by_root_name) for root, by_root_name in by_root.items()}
-        return Algebra(by_root_name, tuple(openings), ReducedAxes.of(rules))
+        return Algebra(rules, ReducedAxes.of(rules))
+
+    @remembered
+    def _usable(self, name: str, rank: int) -> tuple[Rule, ...]:
+        """The rules that may be applied at operators of a name whose first result has ``rank``
+        axes."""
+        rooted = self.rules.rooted(name, parallel=False)
+        return tuple(
+            rule
+            for rule in rooted
+            if _root_rank(rule) == rank and is_usable(rule) and not rule.free_symbols
+        )
+
+    @cached_property
+    def _openings(self) -> tuple[Rule, ...]:
+        """The rules that write any tensor as the concat of two parts, with the size of one part
+        free."""
+        return tuple(
+            rule
+            for rule in self.rules.rooted(None, parallel=False)
+            if not rule.derived
+            and [value.node.name for value in rule.right] == ["concat"]
+            and len(rule.free_symbols) == 1
+            and rule.is_applicable
+        )
 
     def applications(self, node: Node, graph: Graph) -> Iterator[Applied]:
         """The applications of the rules at an operator."""
@@ -73,7 +76,7 @@ class Algebra:
         rank = node.types[0].rank
         operands = (None if value.node.is_leaf else value.node.name for value in node.inputs)
         key = (node.call, rank, *operands)
-        rules = self.by_root.get((node.name, rank), ())
+        rules = self._usable(node.name, rank)
         return self._fitting.get(key, lambda: tuple(r for r in rules if could_match(r, node)))
 
     def opened(self, node: Node) -> Iterator[Applied]:
@@ -83,7 +86,7 @@ class Algebra:
             if not _is_weight(value):
                 continue
             for at in dict.fromkeys(_joints(node, position)):
-                for rule in self.openings:
+                for rule in self._openings:
                     match = next(matches_at(rule, value.node, Graph((value,))), None)
                     free = dict.fromkeys(rule.free_symbols, at)
                     made = None if match is None else build(rule, match, free)
@@ -112,6 +115,11 @@ def _joints(node: Node, position: int) -> Iterator[int]:
                 assert dim is not None
                 if first[dim] != value.type.shape[dim]:
                     yield first[dim]
+
+
+def _root_rank(rule: Rule) -> int:
+    """The axes of the first result of a rule's root."""
+    return next(value.node.ranks[0] for value in rule.left if not value.node.is_leaf)
 
 
 def is_usable(rule: Rule) -> bool:

@@ -9,28 +9,24 @@ than the graph's. Rules about batched functions are in no library; they are made
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 
 from pcg.collection import uncollected
 from pcg.graph.graph import Graph
 from pcg.graph.pairs import both, side
-from pcg.memo import Answers
+from pcg.memo import Answers, remembered
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS, stand_in
 from pcg.types.operator import Operator
 from substitutions.rules.batched import rules_about
+from substitutions.rules.rooted import RootedRules, directions_at, is_parallel, root_of
 from substitutions.rules.rule import Rule, attribute_symbols, open_call
 
-Usable = Callable[[Rule], bool]
-"""Whether a direction of a rule may be used. A direction is a rule read from left to right."""
-
-
-def any_direction(rule: Rule) -> bool:
-    """Accept every direction."""
-    return True
+Counts = tuple[int, ...]
+"""The numbers of axes in the place of a rule's runs."""
 
 
 class Expander:
@@ -38,68 +34,48 @@ class Expander:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple(_Expandable(rule) for rule in rules)
-        self._ranked = Answers(self._at_ranks)
-        self._concrete = Answers(self._of_reached)
-        self._listed = Answers(self._all_concrete)
+        self._concrete = Answers(self._of_operators)
+        self._expanded = Answers(self._of_reached)
 
-    def concrete(self, graph: Graph, usable: Usable = any_direction) -> tuple[Rule, ...]:
-        """The concrete rules for a graph, each once, in a fixed order. Graphs that need the same
-        rules get the same tuple.
+    def concrete(self, graph: Graph) -> RootedRules:
+        """The concrete rules for a graph, each once, in a fixed order. A rule is made when it is
+        first asked for. Graphs that need the same rules get the same object.
 
         The inputs and outputs of a rule have at most as many axes as the tensors of the graph.
         Values between them may have one more.
         """
         max_rank = max((rank for node in graph.nodes for rank in node.ranks), default=0)
         calls = (node.operator_call for node in graph.nodes if not node.is_leaf)
-        return self._concrete[max_rank, frozenset(call.operator for call in calls), usable]
+        return self._concrete[max_rank, frozenset(call.operator for call in calls)]
 
-    def _of_reached(self, key: tuple[int, frozenset[Operator], Usable]) -> tuple[Rule, ...]:
-        """The rules for tensors of at most ``most`` axes and for all operators that the given ones
-        reach. A graph and its rewrites often reach the same operators."""
-        max_rank, operators, usable = key
+    def _of_operators(self, key: tuple[int, frozenset[Operator]]) -> RootedRules:
+        """The rules for tensors of at most ``max_rank`` axes and for all operators that the given
+        ones reach. A graph and its rewrites often reach the same operators."""
+        max_rank, operators = key
         known = {**OPERATORS, **{operator.name: operator for operator in operators}}
-        reached = self._reached(frozenset(operator.name for operator in operators), known, usable)
+        reached = self._reached(frozenset(operator.name for operator in operators), known)
         undeclared = frozenset(
             operator for operator in operators if OPERATORS.get(operator.name) is not operator
         )
-        return self._listed[max_rank, reached, undeclared]
+        return self._expanded[max_rank, reached, undeclared]
 
-    @uncollected()  # The rules are kept, so the garbage collector would search them in vain.
-    def _all_concrete(
-        self, key: tuple[int, frozenset[str], frozenset[Operator]]
-    ) -> tuple[Rule, ...]:
-        """The rules for tensors of at most ``most`` axes, for the names of reached operators, and
-        for further operators that are not declared, such as batched functions."""
+    def _of_reached(self, key: tuple[int, frozenset[str], frozenset[Operator]]) -> RootedRules:
+        """The rules for tensors of at most ``max_rank`` axes, for the names of reached operators,
+        and for further operators that are not declared, such as batched functions."""
         max_rank, reached, undeclared = key
         undeclared_by_name = {operator.name: operator for operator in undeclared}
-        known = {**OPERATORS, **undeclared_by_name}
-        functions = _functions(reached, known)
-        concrete: dict[tuple[object, ...], Rule] = {}
-        for number, expandable in enumerate(self._rules):
-            if not any(expandable.is_in_reach(way, reached, functions) for way in (0, 1)):
-                continue
-            for ranked in self._ranked[number, max_rank]:
-                for rule in _with_functions(ranked, functions):
-                    concrete.setdefault(_content(rule), rule)
-        for name in sorted(undeclared_by_name):
-            for rule in rules_about(undeclared_by_name[name]):
-                concrete.setdefault(_content(rule), rule)
-        return tuple(concrete.values())
-
-    def _at_ranks(self, key: tuple[int, int]) -> tuple[Rule, ...]:
-        number, max_rank = key
-        return tuple(_at_ranks(self._rules[number].rule, max_rank))
-
-    def _reached(
-        self, names: frozenset[str], known: Mapping[str, Operator], usable: Usable
-    ) -> frozenset[str]:
-        reached = names | {o.name for o in OPERATORS.values() if o.parallel is not None}
-        pending = [
-            (expandable, way)
+        functions = _functions(reached, {**OPERATORS, **undeclared_by_name})
+        general = [
+            expandable
             for expandable in self._rules
-            for way in (0, 1)
-            if not expandable.starts_anywhere(way) and usable(expandable.directions[way])
+            if any(expandable.is_in_reach(way, reached, functions) for way in (0, 1))
         ]
+        others = [undeclared_by_name[name] for name in sorted(undeclared_by_name)]
+        return _ExpandedRules(general, max_rank, functions, others)
+
+    def _reached(self, names: frozenset[str], known: Mapping[str, Operator]) -> frozenset[str]:
+        reached = names | {o.name for o in OPERATORS.values() if o.parallel is not None}
+        pending = [(e, way) for e in self._rules for way in (0, 1) if not e.starts_anywhere(way)]
         while True:
             functions = _functions(reached, known)
             ready = [(e, way) for e, way in pending if e.is_in_reach(way, reached, functions)]
@@ -109,15 +85,110 @@ class Expander:
             reached |= more
 
 
-@dataclass(frozen=True)
+class _ExpandedRules(RootedRules):
+    """The concrete rules of general rules, and the rules about further operators.
+
+    ``functions``: the operators by the stand-in that covers them. ``others``: operators that are
+    not declared.
+    """
+
+    def __init__(
+        self,
+        general: Sequence[_Expandable],
+        max_rank: int,
+        functions: Mapping[str, Sequence[Operator]],
+        others: Sequence[Operator],
+    ) -> None:
+        self._general = tuple(general)
+        self._max_rank = max_rank
+        self._functions = functions
+        self._others = tuple(others)
+        self._rooted = Answers(self._directions)
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self._all)
+
+    def rooted(self, root: str | None, *, parallel: bool) -> tuple[Rule, ...]:
+        return self._rooted[root, parallel]
+
+    @cached_property
+    def _all(self) -> tuple[Rule, ...]:
+        return self._distinct(self._general, self._about_others)
+
+    @uncollected()  # The rules are kept, so the garbage collector would search them in vain.
+    def _directions(self, key: tuple[str | None, bool]) -> tuple[Rule, ...]:
+        root, parallel = key
+        general = [e for e in self._general_at(root) if e.is_parallel == parallel]
+        others = self._about_others if parallel else ()  # they are about cuts of one operator
+        return tuple(directions_at(root, self._distinct(general, others)))
+
+    def _general_at(self, root: str | None) -> Iterator[_Expandable]:
+        """The general rules with a direction that is matched at ``root``, or at a stand-in for an
+        operator of this name."""
+        names = {root}
+        for stand_in_name, covered in self._functions.items():
+            if any(operator.name == root for operator in covered):
+                names.add(stand_in_name)
+        return (e for e in self._general if not names.isdisjoint(e.roots))
+
+    def _distinct(self, general: Iterable[_Expandable], others: Iterable[Rule]) -> tuple[Rule, ...]:
+        """The concrete rules of some general rules, and other rules, each once."""
+        concrete: dict[tuple[object, ...], Rule] = {}
+        made = (rule for e in general for rule in e.forms(self._max_rank, self._functions))
+        for rule in chain(made, others):
+            concrete.setdefault(_content(rule), rule)
+        return tuple(concrete.values())
+
+    @cached_property
+    def _about_others(self) -> tuple[Rule, ...]:
+        return tuple(rule for operator in self._others for rule in rules_about(operator))
+
+
+@dataclass(frozen=True, eq=False)
 class _Expandable:
-    """A rule with the operators of its sides. Ways to read it: 0 as written, 1 reversed."""
+    """A rule with the operators of its sides and its forms, which all graphs share. Ways to read
+    it: 0 as written, 1 reversed."""
 
     rule: Rule
 
+    def forms(self, max_rank: int, functions: Mapping[str, Sequence[Operator]]) -> Iterator[Rule]:
+        """Yield the rule with operators for its stand-ins, in every combination, at all numbers of
+        axes for which its tensors have at most ``max_rank`` axes."""
+        for counts in self._fitting(max_rank):
+            for chosen in product(*(functions[name] for name in self.rule.stand_ins)):
+                yield self._filled(counts, chosen)
+
+    @remembered
+    def _fitting(self, max_rank: int) -> tuple[Counts, ...]:
+        """The numbers of axes for the runs for which the rule's tensors have at most ``max_rank``
+        axes."""
+        given = _counts(self.rule, max_rank)
+        forms = ((counts, self._at(counts)) for counts in given)
+        return tuple(c for c, form in forms if form is not None and _fits(form, max_rank))
+
+    @remembered
+    def _at(self, counts: Counts) -> Rule | None:
+        """The rule with ``counts`` axes in the place of its runs; None if there is no such form."""
+        return self.rule.at(counts) if counts else self.rule
+
+    @remembered
+    def _filled(self, counts: Counts, operators: tuple[Operator, ...]) -> Rule:
+        """The form at ``counts`` with operators for its stand-ins."""
+        concrete = self._at(counts)
+        assert concrete is not None
+        for operator in operators:
+            taken = attribute_symbols((*concrete.left, *concrete.right))
+            concrete = concrete.with_operator(open_call(operator, taken))
+        return concrete
+
     @cached_property
-    def directions(self) -> tuple[Rule, Rule]:
-        return self.rule, self.rule.reversed
+    def roots(self) -> frozenset[str | None]:
+        """The roots of both directions."""
+        return frozenset(map(root_of, (self.rule.left, self.rule.right)))
+
+    @cached_property
+    def is_parallel(self) -> bool:
+        return is_parallel(self.rule)
 
     @cached_property
     def _operators(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -155,33 +226,15 @@ def _functions(names: frozenset[str], known: Mapping[str, Operator]) -> dict[str
     return covered
 
 
-def _with_functions(rule: Rule, functions: Mapping[str, Sequence[Operator]]) -> Iterator[Rule]:
-    """Yield the rule with operators for its stand-ins, in every combination."""
-    for chosen in product(*(functions[name] for name in rule.stand_ins)):
-        concrete = rule
-        for operator in chosen:
-            taken = attribute_symbols((*concrete.left, *concrete.right))
-            concrete = concrete.with_operator(open_call(operator, taken))
-        yield concrete
-
-
-def _at_ranks(rule: Rule, max_rank: int) -> Iterator[Rule]:
-    """Yield the rule at all numbers of axes for which its tensors have at most ``most`` axes."""
-    for counts in _counts(rule, max_rank):
-        form = rule if not counts else rule.at(counts)
-        if form is not None and _fits(form, max_rank):
-            yield form
-
-
-def _counts(rule: Rule, max_rank: int) -> Iterator[tuple[int, ...]]:
-    """Yield the numbers of axes for the runs for which no input has more than ``most`` axes."""
+def _counts(rule: Rule, max_rank: int) -> Iterator[Counts]:
+    """Yield the numbers of axes for the runs for which no input has more than ``max_rank`` axes."""
     room = {name: max_rank - rank for name, rank in rule.inputs}
     for group in rule.runs:
         for name, _ in group:
             room[name] += 1
     if min(room.values(), default=0) < 0:
         return
-    pending: list[tuple[tuple[int, ...], dict[str, int]]] = [((), room)]
+    pending: list[tuple[Counts, dict[str, int]]] = [((), room)]
     for group in rule.runs:
         uses = {name: sum(n == name for n, _ in group) for name, _ in group}
         pending = [

@@ -7,7 +7,7 @@ rule is then explained. If it has several cases of sizes, each case is explained
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from substitutions.rules.workers import parallel_map
 from unity.support.cli import say, say_json
 from verifier.decide import Decision, Verdict
 
-RulesFor = Callable[[Graph], Sequence[Rule]]
+RulesFor = Callable[[Graph], Iterable[Rule]]
 """The concrete rules of a library for the ranks and operators of a graph."""
 
 
@@ -73,11 +73,11 @@ class RuleExplainers:
 
     def __init__(self, rules_for: RulesFor) -> None:
         self._rules_for = rules_for
-        self._made: dict[int, tuple[Sequence[Rule], Explainer]] = {}
+        self._made: dict[int, tuple[Iterable[Rule], Explainer]] = {}
 
     def explainer(self, graph: Graph) -> Explainer:
         rules = self._rules_for(graph)
-        # The rules are kept too, so that no other sequence can have the same identity.
+        # The rules are kept too, so that no others can have the same identity.
         known = self._made.get(id(rules))
         if known is None:
             known = self._made[id(rules)] = (rules, Explainer(rules))

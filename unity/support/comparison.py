@@ -126,7 +126,7 @@ class ComparisonQuestion:
                 groups = norm_groups(self.batch_norm, "", devices)
                 graph = build_model(model, self.batch, devices, groups)
                 # The library keeps these rules, so that the first planner does not pay for them.
-                self.library.concrete(graph)
+                tuple(self.library.concrete(graph))
                 for planner in self.planners:
                     entry, plan = self._entry(model, graph, target, planner)
                     yield entry if plan is None else self._kept(entry, plan, target, folder)

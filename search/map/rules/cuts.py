@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from pcg.graph.graph import Graph, Leaf, Node, Signature, Value
 from pcg.graph.pairs import side
@@ -15,27 +14,24 @@ from pcg.placement.schedule import trace
 from pcg.types.halo import least_halo, states_halo, typing_of
 from pcg.types.infer import bind_sizes
 from pcg.types.parallel_operators import IN_SPACE
-from search.cost.derivation import Applied, Derivation, Scribe, in_both_directions
+from search.cost.derivation import Applied, Derivation, Scribe
 from search.map.rules.fully_sharded import Parting, parting
 from search.map.rules.reduced import ReducedAxes, match_alone
 from substitutions.rules.match import Match, build
+from substitutions.rules.rooted import ListedRules, RootedRules
 from substitutions.rules.rule import Rule
 
 
-@dataclass
+@dataclass(eq=False)
 class Cuts:
     """The rules that turn an operator on its own into an operator on blocks, by operator."""
 
-    rules: Iterable[Rule]
+    rules: RootedRules = field(default_factory=ListedRules)
     parallel: frozenset[str] = IN_SPACE
     """The parallel operators that a rule may use."""
     windows: bool = False
     """Whether a dimension over which windows slide may be cut. Each block then reads a halo of its
     neighbours."""
-    parting: Parting = field(init=False)
-    """The function that stores a weight in parts, for fully sharded weights."""
-    _by_operator: dict[str, list[Rule]] = field(init=False)
-    _through: dict[str, list[tuple[frozenset[int], Rule]]] = field(init=False)
     _known: Memo[Signature, Mapping[str, Rule]] = field(
         init=False, default_factory=Memo[Signature, Mapping[str, Rule]]
     )
@@ -43,23 +39,32 @@ class Cuts:
     @staticmethod
     @lru_cache(maxsize=8)
     def of_rules(
-        rules: tuple[Rule, ...], parallel: frozenset[str] = IN_SPACE, *, windows: bool = False
+        rules: RootedRules, parallel: frozenset[str] = IN_SPACE, *, windows: bool = False
     ) -> Cuts:
         """The cuts by some rules. Results are cached, as a library returns the same rules for
         graphs of one kind. So all choosers of a search share what is known of an operator."""
         return Cuts(rules, parallel, windows)
 
-    def __post_init__(self) -> None:
-        self.rules = tuple(self.rules)
-        self.parting = parting(self.rules)
-        self._by_operator = defaultdict(list)
-        self._through = defaultdict(list)
-        for rule in in_both_directions(self.rules):
-            name = _operator_alone(rule, self.parallel, windows=self.windows)
-            if name is not None:
-                self._by_operator[name].append(rule)
-            elif carriers := _carriers(rule):
-                self._through[rule.left[0].node.name].append((carriers, rule))
+    @cached_property
+    def parting(self) -> Parting:
+        """The function that stores a weight in parts, for fully sharded weights."""
+        return parting(self.rules)
+
+    @remembered
+    def _cutting(self, name: str) -> tuple[Rule, ...]:
+        """The rules that cut the operators of a name."""
+        return tuple(
+            rule
+            for rule in self.rules.rooted(name, parallel=True)
+            if _is_cut(rule, self.parallel, windows=self.windows)
+        )
+
+    @remembered
+    def _through(self, name: str) -> tuple[tuple[frozenset[int], Rule], ...]:
+        """The rules that let partial sums pass through the operators of a name, with the operands
+        whose partial sums pass."""
+        rules = self.rules.rooted(name, parallel=True)
+        return tuple((carriers, rule) for rule in rules if (carriers := _carriers(rule)))
 
     def of(self, node: Node) -> Mapping[str, Rule]:
         """The rules that cut a whole operator, by the index along which they cut it."""
@@ -75,7 +80,7 @@ class Cuts:
         return tuple(
             dict.fromkeys(
                 operands
-                for operands, rule in self._through.get(name, ())
+                for operands, rule in self._through(name)
                 if tuple(v.rank for v in rule.left[0].node.inputs) == ranks
             )
         )
@@ -83,7 +88,7 @@ class Cuts:
     def through(self, node: Node, carriers: Collection[int]) -> Applied | None:
         """Move the reductions of the ``carriers`` from the operands of an operator behind it. None
         if no rule does."""
-        for operands, rule in self._through[node.name]:
+        for operands, rule in self._through(node.name):
             made = applied(rule, node, 1) if operands == carriers else None
             if made is not None:
                 return made
@@ -91,7 +96,7 @@ class Cuts:
 
     def _of(self, node: Node) -> Iterator[tuple[str, Rule]]:
         seen: set[str] = set()
-        for rule in self._by_operator.get(node.name, ()):
+        for rule in self._cutting(node.name):
             match = match_alone(rule, node)
             tried = (_at_degree(rule, node, match, degree) for degree in (2, 3, 5, 7) if match)
             made = next((made for made in tried if made is not None), None)
@@ -140,7 +145,7 @@ def block_halo(node: Node, operand: int, dim: int) -> tuple[int, int]:
 
 
 def with_unfolded(
-    graph: Graph, derivation: Derivation, nodes: Collection[Node], rules: tuple[Rule, ...]
+    graph: Graph, derivation: Derivation, nodes: Collection[Node], rules: RootedRules
 ) -> tuple[Graph, Derivation]:
     """Replace some operators of a graph by graphs of simpler ones, where rules say so, with the
     reductions among these in blocks. ``derivation``: the steps that led to the graph. Returns the
@@ -177,28 +182,27 @@ def _cut_index(value: Value) -> str | None:
     return cut[0] if len(cut) == 1 else None
 
 
-def _operator_alone(rule: Rule, allowed: frozenset[str], *, windows: bool) -> str | None:
-    """The name of the operator that a rule cuts. None unless the left side is one operator on
-    inputs, and the right side is the same operator between parallel operators of the kinds
-    ``allowed``."""
+def _is_cut(rule: Rule, allowed: frozenset[str], *, windows: bool) -> bool:
+    """Whether a rule cuts an operator: the left side is one operator on inputs, and the right side
+    is the same operator between parallel operators of the kinds ``allowed``."""
     left = {value.node for value in rule.left}
     node = rule.left[0].node
     if len(left) > 1 or node.is_leaf or node.operator_call.operator.parallel is not None:
-        return None
+        return False
     if not all(isinstance(value.node.call, Leaf) for value in node.inputs):
-        return None
+        return False
     if len(rule.left) != len(node.ranks):
-        return None
+        return False
     others = side(rule.right).operators
     computing = [n for n in others if not n.is_parallel]
     if len(computing) != 1 or computing[0].name != node.name or len(others) == 1:
-        return None
+        return False
     moves = {n.name for n in others if n.is_parallel}
     if not moves <= allowed:
-        return None
+        return False
     if not windows and any(states_halo(n.operator_call) for n in others):
-        return None
-    return node.name if rule.free_symbols and rule.is_applicable else None
+        return False
+    return bool(rule.free_symbols) and rule.is_applicable
 
 
 def _carriers(rule: Rule) -> frozenset[int]:

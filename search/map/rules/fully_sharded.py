@@ -8,15 +8,16 @@ A step gathers the parts, and the backward pass turns this into a reduce_scatter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from pcg.graph.graph import Graph, Leaf, Node, Value, rebuild
 from pcg.graph.pairs import side
 from pcg.placement.view import MachineView
 from pcg.types.halo import states_halo
-from search.cost.derivation import Applied, Scribe, in_both_directions
+from search.cost.derivation import Applied, Scribe
 from substitutions.rules.match import build, matches_at
+from substitutions.rules.rooted import RootedRules
 from substitutions.rules.rule import Rule
 
 Parting = Callable[[Value, int], Applied | None]
@@ -32,10 +33,10 @@ class PlacedGraph:
     views: Mapping[Node, MachineView]
 
 
-def parting(rules: Iterable[Rule]) -> Parting:
+def parting(rules: RootedRules) -> Parting:
     """The function that cuts values in parts by the rules of a library. The number of parts divides
     the number that is asked for."""
-    known = [rule for rule in in_both_directions(rules) if is_parting(rule)]
+    known = partings(rules)
 
     def of(value: Value, most: int) -> Applied | None:
         graph = Graph((value,))
@@ -77,8 +78,12 @@ def fully_sharded(
     return PlacedGraph(placed.graph.replace(replaced), views)
 
 
-def is_parting(rule: Rule) -> bool:
-    """Whether a rule says that a tensor is the combine of its parts."""
+def partings(rules: RootedRules) -> tuple[Rule, ...]:
+    """The rules that say that a tensor is the combine of its parts."""
+    return tuple(rule for rule in rules.rooted(None, parallel=True) if _is_parting(rule))
+
+
+def _is_parting(rule: Rule) -> bool:
     if len(rule.left) != 1 or not isinstance(rule.left[0].node.call, Leaf):
         return False
     combine = rule.right[0].node

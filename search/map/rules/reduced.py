@@ -17,8 +17,7 @@ element a block. It is a multiple of the degrees by which the axis is cut within
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
@@ -26,9 +25,11 @@ from math import gcd
 from pcg.graph.graph import Graph, Node, rebuild, topological
 from pcg.graph.pairs import side
 from pcg.language.poly import Poly
+from pcg.memo import remembered
 from pcg.ops.reindexing import unflatten
-from search.cost.derivation import Applied, in_both_directions
+from search.cost.derivation import Applied
 from substitutions.rules.match import Match, build, matches_at
+from substitutions.rules.rooted import RootedRules
 from substitutions.rules.rule import Rule
 
 BLOCKS = 48
@@ -38,50 +39,48 @@ FEW = 4
 the operand, which a single kernel does not."""
 
 Steps = tuple[Applied, ...]
-Unfold = Callable[[Node], Iterator[Applied]]
-
-
-def unfolded(rules: Iterable[Rule]) -> Unfold:
-    """A function from an operator to equal graphs of simpler operators, by the rules that say so.
-    Graphs of few operators come first."""
-    known: dict[str, list[Rule]] = defaultdict(list)
-    for rule in in_both_directions(rules):
-        node = rule.left[0].node
-        alone = len(rule.left) == 1 and all(v.node.is_leaf for v in node.inputs)
-        if rule.family == "decomposition" and alone and not node.is_leaf and rule.is_applicable:
-            known[node.name].append(rule)
-    for several in known.values():
-        several.sort(key=lambda rule: len(rule.created))
-
-    def of(node: Node) -> Iterator[Applied]:
-        for rule in known.get(node.name, ()):
-            made = None if rule.free_symbols else applied_alone(rule, node, {})
-            if made is not None:
-                yield made
-
-    return of
 
 
 @dataclass(frozen=True, eq=False)
 class ReducedAxes:
-    """The rules of a library about reductions of an axis, by operator. ``by_blocks``: each rule
-    with two symbols, for the number of blocks and for the size of a block."""
+    """The rules of a library about reductions of an axis, by operator."""
 
-    by_blocks: Mapping[str, tuple[tuple[Rule, str, str], ...]]
-    unfold: Unfold
+    rules: RootedRules
 
     @staticmethod
     @lru_cache(maxsize=8)
-    def of(rules: tuple[Rule, ...]) -> ReducedAxes:
+    def of(rules: RootedRules) -> ReducedAxes:
         """The rules about reductions of an axis among some rules. Results are cached, as a library
         returns the same rules for graphs of one kind."""
-        by_blocks: dict[str, tuple[tuple[Rule, str, str], ...]] = {}
-        for rule in in_both_directions(rules):
-            symbols = _blocks_of(rule)
-            if symbols is not None:
-                name = rule.left[0].node.name
-                by_blocks[name] = (*by_blocks.get(name, ()), (rule, *symbols))
-        return ReducedAxes(by_blocks, unfolded(rules))
+        return ReducedAxes(rules)
+
+    @remembered
+    def _by_blocks(self, name: str) -> tuple[tuple[Rule, str, str], ...]:
+        """The rules that split the reduction of this name in blocks. Each comes with two symbols,
+        for the number of blocks and for the size of a block."""
+        return tuple(
+            (rule, *symbols)
+            for rule in self._decompositions(name)
+            if (symbols := _blocks_of(rule)) is not None
+        )
+
+    @remembered
+    def _unfolding(self, name: str) -> tuple[Rule, ...]:
+        """The rules that write an operator of this name as a graph of simpler operators. Graphs of
+        few operators come first."""
+        alone = (rule for rule in self._decompositions(name) if _is_alone(rule))
+        return tuple(sorted(alone, key=lambda rule: len(rule.created)))
+
+    def _decompositions(self, name: str) -> Iterator[Rule]:
+        rules = self.rules.rooted(name, parallel=False)
+        return (r for r in rules if r.family == "decomposition" and r.is_applicable)
+
+    def _unfolded(self, node: Node) -> Iterator[Applied]:
+        """The equal graphs of simpler operators."""
+        for rule in self._unfolding(node.name):
+            made = None if rule.free_symbols else applied_alone(rule, node, {})
+            if made is not None:
+                yield made
 
     def opened(self, node: Node) -> Iterator[Steps]:
         """Sequences of steps from an operator, which refuses to be cut along an axis, to graphs
@@ -90,7 +89,7 @@ class ReducedAxes:
         if within is not None:
             yield (within,)
             return
-        for simple in self.unfold(node):
+        for simple in self._unfolded(node):
             if len(simple.rule.created) <= FEW:
                 steps = self._after(simple)
                 if steps:
@@ -102,13 +101,13 @@ class ReducedAxes:
         steps = next(self.opened(node), None)
         if steps is not None:
             return steps
-        simple = next(self.unfold(node), None)
+        simple = next(self._unfolded(node), None)
         return () if simple is None else (simple, *self._after(simple))
 
     def _after(self, simple: Applied) -> Steps:
         """The steps that bring the reductions in the result of a rule to blocks, one by one."""
         made = topological((v.node for v in simple.made), set(simple.match.values.values()))
-        left = tuple(n.value() for n in made if n.name in self.by_blocks)
+        left = tuple(n.value() for n in made if self._by_blocks(n.name))
         steps: list[Applied] = []
         while left:
             step = self.in_blocks(left[0].node)
@@ -119,7 +118,7 @@ class ReducedAxes:
     def in_blocks(self, node: Node) -> Applied | None:
         """The reduction in blocks. None if the operator can be cut along its axis anyway, or if the
         axis has no blocks."""
-        for rule, count, size in self.by_blocks.get(node.name, ()):
+        for rule, count, size in self._by_blocks(node.name):
             axis = node.operator_call.integer("axis")
             length = node.inputs[0].type.shape[axis]
             blocks = _count(length)
@@ -152,13 +151,16 @@ def match_alone(rule: Rule, node: Node) -> Match | None:
     return None if match is None or match.outputs != graph.outputs else match
 
 
+def _is_alone(rule: Rule) -> bool:
+    """Whether the left side is the only output of an operator on inputs."""
+    return len(rule.left) == 1 and all(v.node.is_leaf for v in rule.left[0].node.inputs)
+
+
 def _blocks_of(rule: Rule) -> tuple[str, str] | None:
     """For a rule that splits a reduction into one within blocks and one over their results: the
     symbols of the number of blocks and of their size. None for other rules."""
-    if rule.family != "decomposition":
-        return None
     left, right = side(rule.left).operators, side(rule.right).operators
-    if len(left) != 1 or not rule.is_applicable:
+    if len(left) != 1:
         return None
     if [n.name for n in right] != [unflatten.name, left[0].name, left[0].name]:
         return None

@@ -7,19 +7,19 @@ in GSPMD, section 5.1. This follows by the library's rule that a tensor is the c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from pcg.graph.graph import Graph, Value, rebuild
-from search.cost.derivation import Applied, Scribe, in_both_directions
+from search.cost.derivation import Applied, Scribe
 from search.map.building import Builder
 from search.map.choose.choosing import Choice
-from search.map.rules.fully_sharded import PlacedGraph, is_parting
+from search.map.rules.fully_sharded import PlacedGraph, partings
 from search.planners.gspmd.annotations import NamedMesh
 from search.planners.gspmd.propagation import TensorSharding
 from substitutions.rules.match import build, matches_at
-from substitutions.rules.rule import Rule
+from substitutions.rules.rooted import RootedRules
 
 Parts = Sequence[tuple[int, int]]
 """Dimensions of a weight, ascending, each with the number of parts."""
@@ -81,10 +81,10 @@ class StoringBuilder(Builder):
         return PlacedGraph(placed.graph.replace(replaced), views), left
 
 
-def _along(rules: Iterable[Rule], value: Value, dim: int, degree: int) -> Applied | None:
+def _along(rules: RootedRules, value: Value, dim: int, degree: int) -> Applied | None:
     """A value as the combine of ``degree`` parts along a dimension."""
     graph = Graph((value,))
-    for rule in filter(is_parting, in_both_directions(rules)):
+    for rule in partings(rules):
         match = next(matches_at(rule, value.node, graph), None)
         if match is None:
             continue

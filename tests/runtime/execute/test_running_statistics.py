@@ -93,7 +93,7 @@ def plans(kind, library):
     graph = captured_of(kind).graph
     yield plan_of(kind, graph, (), 1, library)
     machine = load_machine("dgx-a100").with_devices(2)
-    alone = Chooser.on(CostModel(machine.with_devices(1)), Cuts(()))
+    alone = Chooser.on(CostModel(machine.with_devices(1)), Cuts())
     for variant in variants(graph, library, Mode.PARALLEL, alone, Limits(tries=0)):
         engine = Chooser.on(CostModel(machine), Cuts.of_rules(library.concrete(variant.graph)))
         chosen = engine.choose(variant.graph, 0.0, data_parallel(variant.graph))

@@ -86,7 +86,7 @@ def test_derivation_begins_with_the_decomposition(library: Library):
         "return mean_loss(batch_norm(relu(x), s, b, eps=0.001))"
     )
     machine = load_machine("dgx-a100").with_devices(2)
-    alone = Chooser.on(CostModel(machine.with_devices(1)), Cuts(()))
+    alone = Chooser.on(CostModel(machine.with_devices(1)), Cuts())
     variant = next(variants(model, library, Mode.PARALLEL, alone, Limits(tries=0)))
     graph, before = variant.graph, variant.derivation
     assert "batch_norm" not in {node.name for node in graph.nodes}

@@ -23,7 +23,7 @@ def trial(operators: int) -> PricedTrial:
     lines = ["x0 = input[4, 4]"]
     lines += [f"x{at + 1} = relu(x{at})" for at in range(operators - 1)]
     graph = parse_graph("\n".join([*lines, f"return sum_loss(x{operators - 1})"]))
-    chooser = Chooser.on(CostModel(load_machine("local").with_devices(1)), Cuts(()))
+    chooser = Chooser.on(CostModel(load_machine("local").with_devices(1)), Cuts())
     return Trial(chooser, graph, Derivation.start(graph), lambda made: ())
 
 

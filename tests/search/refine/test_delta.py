@@ -33,6 +33,7 @@ from search.refine.delta import DeltaSimulator
 from search.refine.moves import Mappings, Moves
 from search.refine.overlap import Trial
 from search.refine.paths import OperatorPaths
+from substitutions.rules.rooted import ListedRules
 from substitutions.rules.rule import parse_rule
 from substitutions.rules.store import Library, load_library
 
@@ -223,7 +224,7 @@ def test_operands_in_another_order_are_not_known_here():
     graph = parse_graph(
         "x = input[24, 24]\nw = weight[24, 24]\nreturn mean_loss(add(matmul(x, w), relu(x)))"
     )
-    chooser = Chooser.on(CostModel(load_machine("local")), Cuts((swapped,)))
+    chooser = Chooser.on(CostModel(load_machine("local")), Cuts(ListedRules((swapped,))))
     delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
     (add,) = (node for node in graph.operators if node.name == "add")
     choice = chooser.choose(graph)

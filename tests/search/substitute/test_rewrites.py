@@ -54,7 +54,7 @@ def rewriter(library: Library, graph: Graph, limits: Limits) -> Rewriter:
     """The rewriter of graphs on one A100."""
     machine = load_machine("dgx-a100").with_devices(1)
     algebra = Algebra.of(library.concrete(graph))
-    return Rewriter(Chooser.on(CostModel(machine), Cuts(())), algebra, limits)
+    return Rewriter(Chooser.on(CostModel(machine), Cuts()), algebra, limits)
 
 
 def rewritten(library: Library, text: str, limits: Limits) -> tuple[float, Graph]:

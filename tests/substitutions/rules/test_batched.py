@@ -19,7 +19,9 @@ from substitutions.rules.batched import (
     rules_of_form,
 )
 from substitutions.rules.canonical import canonical_pair
+from substitutions.rules.rooted import ListedRules
 from substitutions.rules.rule import open_call, parse_rule
+from substitutions.rules.store import load_library
 from verifier.decide import Verdict, decide
 from verifier.recheck import Rechecker
 from verifier.solvers import SOLVERS
@@ -83,6 +85,19 @@ def test_rules_of_a_graph_are_each_there_once() -> None:
     twice = apply(rows_summed()(), apply(rows_summed()(), x))
     assert graph_rules(Graph((twice,))) == rules_of_form(rows_summed().form)
     assert Node(rows_summed()(), (x,)).types == (x.type,)
+
+
+def test_rules_of_a_graph_are_found_at_their_roots() -> None:
+    operator = rows_summed()
+    graph = Graph((apply(operator(), leaf("input", "x", (4, 6))),))
+    rules = load_library().concrete(graph)
+    about = [rule.name for rule in rules_about(operator)]
+    assert [r.name for r in rules if operator.name in r.form.operators] == about
+    rooted = [rule.name for rule in rules.rooted(operator.name, parallel=True)]
+    assert set(about) & set(rooted)
+    everywhere = [r.name for r in ListedRules(rules).rooted(operator.name, parallel=True)]
+    assert rooted == everywhere
+    assert not rules.rooted(operator.name, parallel=False)
 
 
 def test_no_rule_is_about_a_stand_in_and_a_form() -> None:

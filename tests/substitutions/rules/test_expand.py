@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -10,6 +12,7 @@ from pcg.graph.graph import Graph
 from pcg.plan.text import parse_graph
 from substitutions.rules.expand import Expander
 from substitutions.rules.match import build, matches, rewrite
+from substitutions.rules.rooted import ListedRules, RootedRules, is_parallel, root_of
 from substitutions.rules.rule import Rule, parse_rule, side_text
 from substitutions.rules.store import Library, load_library
 from verifier.trusted.sizes.runs import free_runs
@@ -37,7 +40,7 @@ RULES = (CUT, CANCEL, SILU, SPLIT, TWICE, MATMUL)
 TWO = parse_graph("x = input[4, 6]\nreturn relu(scale(x, factor=2.0))\n")
 
 
-def names(rules: tuple[Rule, ...]) -> set[str]:
+def names(rules: Iterable[Rule]) -> set[str]:
     return {rule.name for rule in rules}
 
 
@@ -88,13 +91,6 @@ def test_stand_ins_take_operators_that_rewrites_reach():
     }
 
 
-def test_only_the_directions_asked_for_reach_anything():
-    graph = parse_graph("x = input[4]\nreturn silu(x)\n")
-    backwards = Expander((SILU, CUT)).concrete(graph, lambda rule: rule.name.endswith("~"))
-    assert "cut[0,0;sigmoid]" not in names(backwards)
-    assert "cut[0,0;silu]" in names(backwards)
-
-
 def test_a_rule_that_starts_anywhere_brings_in_nothing_new():
     assert not names(Expander((TWICE,)).concrete(TWO))
     turned = parse_graph("x = input[4, 6]\nreturn transpose(x, dim0=0, dim1=1)\n")
@@ -111,7 +107,35 @@ def test_library_remembers_the_rules_made_for_a_graph():
     other = parse_graph("x = input[3, 5]\nreturn scale(relu(x), factor=3.0)\n")
     assert library.concrete(TWO) is library.concrete(other)
     assert library.concrete(TWO) is not library.concrete(parse_graph("x = input[4]\nreturn x\n"))
-    assert library.concrete(TWO) == Expander(RULES).concrete(TWO)
+    assert tuple(library.concrete(TWO)) == tuple(Expander(RULES).concrete(TWO))
+
+
+def check_roots(rules: RootedRules, again: RootedRules) -> None:
+    """Each direction of the rules is found at its root, in order. ``again``: the same rules, of
+    which none has been made yet."""
+    listed = ListedRules(rules)
+    roots = {root_of(way.left) for rule in listed for way in (rule, rule.reversed)}
+    for root, parallel in product(sorted(roots, key=str), (False, True)):
+        expected = [rule.name for rule in listed.rooted(root, parallel=parallel)]
+        assert [rule.name for rule in again.rooted(root, parallel=parallel)] == expected
+    assert not again.rooted("none", parallel=True)
+
+
+def test_directions_are_made_by_their_root():
+    check_roots(Expander(RULES).concrete(TWO), Expander(RULES).concrete(TWO))
+    both = parse_graph("x = input[4, 6]\nreturn split(silu(x), axis=0, at=2).0\n")
+    check_roots(Expander(RULES).concrete(both), Expander(RULES).concrete(both))
+
+
+def test_directions_of_the_committed_library_are_made_by_their_root():
+    library = load_library()
+    check_roots(library.concrete(TWO), Library(library.rules, "again").concrete(TWO))
+
+
+def test_decompositions_have_no_parallel_operators():
+    """The search looks for them among the rules without."""
+    rules = (rule for rule in load_library().rules if rule.family == "decomposition")
+    assert not any(is_parallel(rule) for rule in rules)
 
 
 @pytest.mark.parametrize("dim", [0, 1])
@@ -130,7 +154,7 @@ def test_a_general_rule_is_applied_at_every_axis(dim):
 def test_the_committed_library_for_a_graph():
     library = load_library()
     graph = Graph(TWO.outputs)
-    concrete = library.concrete(graph)
+    concrete = tuple(library.concrete(graph))
     assert len(names(concrete)) == len(concrete)
     assert all(node.ranks[0] <= 3 for rule in concrete for node in Graph(rule.left).nodes)
     reached = {n.name for r in concrete for n in Graph((*r.left, *r.right)).nodes if not n.is_leaf}

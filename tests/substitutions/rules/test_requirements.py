@@ -112,7 +112,7 @@ def test_reversed_and_expanded_rules_keep_the_requirement():
 def test_rules_that_differ_in_their_requirement_alone_are_both_kept():
     graph = parse_graph("x = input[2, 3, 1, 2]\nreturn flatten(x, axis=1)\n")
     other = replace(swap("|x.1| = 1"), name="other")
-    made = Expander([ONE, other, replace(ONE, name="again")]).concrete(graph)
+    made = tuple(Expander([ONE, other, replace(ONE, name="again")]).concrete(graph))
     names = {rule.name.split("[")[0] for rule in made}
     assert names == {"rule", "other"}
     assert len({(rule.inputs, rule.text, rule.requires) for rule in made}) == len(made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 from pcg.graph.graph import Graph
@@ -12,7 +12,7 @@ from substitutions.rules.match import build, matches
 from substitutions.rules.rule import Rule
 
 
-def steps_from(graph: Graph, rules: Sequence[Rule], degrees: Sequence[int]) -> Iterator[Applied]:
+def steps_from(graph: Graph, rules: Iterable[Rule], degrees: Sequence[int]) -> Iterator[Applied]:
     """Every step that a rule of the library takes from a graph, in both directions, with any of
     some degrees for those that the rule leaves free."""
     for rule in (way for one in rules for way in (one, one.reversed)):
