@@ -20,7 +20,7 @@ settings.register_profile("soak", max_examples=100, deadline=None)
 settings.load_profile("unity")
 # Collect garbage seldom, also while test files are imported.
 gc.set_threshold(300_000, 20, 50)
-LITTLE_WORK = 20_000
+LITTLE_WORK = 8_000
 """The work of a refinement, in operators of the states that it looks at."""
 
 

@@ -24,8 +24,8 @@ from search.cost.cost import CostModel
 from search.cost.derivation import Applied
 from search.map.rules.fully_sharded import partings
 from search.map.space.axes import Peers
+from substitutions.rules.concrete.rooted import RootedRules
 from substitutions.rules.match import build, matches_at
-from substitutions.rules.rooted import RootedRules
 
 
 @dataclass(frozen=True)

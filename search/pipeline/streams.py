@@ -32,7 +32,7 @@ from search.map.choose.duties import Duties, duties_in
 from search.map.rules.cuts import Cuts, with_unfolded
 from search.map.space.samples import sampled
 from search.split.colours import colours
-from substitutions.rules.rooted import RootedRules
+from substitutions.rules.concrete.rooted import RootedRules
 from substitutions.rules.rule import Rule
 from substitutions.rules.store import Library
 

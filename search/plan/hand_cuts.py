@@ -29,7 +29,7 @@ from search.map.space.allow import UNUSED, Allowed, Mask, batch_axes
 from search.map.space.axes import Mesh
 from search.map.space.strategies import REPLICATE, Space, passes
 from search.plan.megatron import by_columns, followed
-from substitutions.rules.rooted import RootedRules
+from substitutions.rules.concrete.rooted import RootedRules
 
 
 def by_hand(

@@ -15,8 +15,8 @@ from pcg.types.operator import Call
 from pcg.types.parallel_operators import IN_TIME
 from search.cost.derivation import Applied
 from search.map.rules.reduced import ReducedAxes
+from substitutions.rules.concrete.rooted import RootedRules
 from substitutions.rules.match import build, could_match, matches_at
-from substitutions.rules.rooted import RootedRules
 from substitutions.rules.rule import Rule
 
 

@@ -12,7 +12,7 @@ from pcg.plan.derivation import AppliedRule
 from pcg.plan.plan import Plan
 from pcg.types.operator import Operator
 from substitutions.audit.errors import Refused
-from substitutions.rules.batched import graph_rules
+from substitutions.rules.concrete.batched import graph_rules
 from substitutions.rules.rule import Rule, attribute_symbols, open_call
 
 

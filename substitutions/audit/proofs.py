@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from substitutions.audit.errors import Finding
-from substitutions.rules.batched import certificate, is_about_a_form
 from substitutions.rules.certificates import certifies
+from substitutions.rules.concrete.batched import certificate, is_about_a_form
 from substitutions.rules.rule import Rule
 from verifier.bundle import Bundle
 from verifier.recheck import Rechecker, Solvers

@@ -33,9 +33,9 @@ from pcg.language.template import EquationError
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
 from pcg.plan.text import print_value
-from substitutions.rules.expand import Expander
+from substitutions.rules.concrete.expand import Expander
+from substitutions.rules.concrete.rooted import RootedRules
 from substitutions.rules.origins import OriginKind
-from substitutions.rules.rooted import RootedRules
 from substitutions.rules.rule import Family, Rule, parse_rule, side_text
 from substitutions.rules.uses import Direction, ReadingOrder, directions
 from verifier.grammar import MAX_RANK
@@ -133,8 +133,9 @@ class Library:
     hash: str
 
     def concrete(self, graph: Graph) -> RootedRules:
-        """The rules at the ranks and for the operators of a graph (``substitutions.rules.expand``).
-        Graphs that need the same rules get the same object."""
+        """The rules at the ranks and for the operators of a graph
+        (``substitutions.rules.concrete.expand``). Graphs that need the same rules get the same
+        object."""
         return self._expander.concrete(graph)
 
     @cached_property

@@ -2,12 +2,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from support.plans.by_hand import Views, make_plan
-from support.runs.rank_group import Ranks
+from support.runs.rank_group import Ranks, RankThreads, connected, light_ranks
 
 from pcg.graph.graph import Graph
 from pcg.placement.view import MachineView
@@ -21,17 +19,15 @@ RANKS = 4
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
-    with TemporaryDirectory() as folder:
-        pool = Ranks(Path(folder), RANKS)
-        yield pool
-        pool.stop()
+    with connected(RANKS) as processes:
+        yield processes
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Runs plans on four processes and checks that they agree with one process."""
+    """Runs plans on four ranks and checks that they agree with one process."""
 
-    ranks: Ranks
+    ranks: Ranks | RankThreads
 
     def __call__(
         self, model: str, graph: str, steps: int = 3, **views: MachineView | int
@@ -51,7 +47,13 @@ class Agreement:
 
 
 @pytest.fixture(scope="session")
-def agree(ranks) -> Agreement:
+def agree() -> Iterator[Agreement]:
+    with light_ranks(RANKS) as ranks:
+        yield Agreement(ranks)
+
+
+@pytest.fixture(scope="session")
+def agree_on_processes(ranks) -> Agreement:
     return Agreement(ranks)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from support.cases import a_third
 from support.plans.small_plans import small_plan
 
 from pcg.machine import load_machine
@@ -26,7 +25,15 @@ def exact(report) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name", ["again", "1f1b gathered", "2bw again", "zb-h1 again", "interleaved gathered"]
+    "name",
+    [
+        "again",
+        "zb-h1 again",
+        *(
+            pytest.param(name, marks=pytest.mark.soak)
+            for name in ("1f1b gathered", "2bw again", "interleaved gathered")
+        ),
+    ],
 )
 def test_weights_that_are_gathered_again(name, agree):
     assert exact(agree.of(small_plan(name)))
@@ -34,7 +41,14 @@ def test_weights_that_are_gathered_again(name, agree):
 
 @pytest.mark.parametrize(
     ("planner", "choice"),
-    a_third([*product(("megatron", "zero", "pipeline"), (Recompute.SELECTIVE, Recompute.FULL))]),
+    [
+        ("zero", Recompute.FULL),
+        pytest.param("zero", Recompute.SELECTIVE, marks=pytest.mark.soak),
+        *(
+            pytest.param(*case, marks=pytest.mark.soak)
+            for case in product(("megatron", "pipeline"), (Recompute.SELECTIVE, Recompute.FULL))
+        ),
+    ],
 )
 def test_plan_that_recomputes_trains_as_one_process(planner, choice, agree):
     """Sequence parallelism, fully sharded weights, and micro-batches in stages."""

@@ -74,6 +74,7 @@ return mean_loss(multiply(y, y)), y
 """One sequence and three heads: on four devices only rows can be cut."""
 
 
+@pytest.mark.soak
 def test_attention_cut_in_rows_by_the_search(agree):
     machine = load_machine("tests/data/two-devices.toml").with_nodes(2).with_devices(4)
     planner = MeshPlanner(machine, load_library(), mode=Mode.PARALLEL)

@@ -1,11 +1,14 @@
-"""The usual ways to parallelize, written by hand, against training on one process."""
+"""The usual ways to parallelize, written by hand, against training on one process.
+
+One plan for each kind of communication runs on processes. The others run on threads, except under
+`make soak`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from support.graphs.images import ONE_IMAGE, four_devices
 from support.mixed import mixed
 from support.plans.by_hand import make_plan
 from support.plans.pipelines import by_degrees, layers, planned
@@ -40,8 +43,8 @@ def weights(report):
     return {c.name for c in report.comparisons if c.kind == "weight"}
 
 
-def test_data_parallel(agree):
-    report = agree(
+def test_data_parallel(agree_on_processes):
+    report = agree_on_processes(
         MLP,
         """
         x = input[8, 12]
@@ -76,8 +79,8 @@ def test_tensor_parallel_column_then_row(agree):
     )
 
 
-def test_reduction_parallel(agree):
-    agree(
+def test_reduction_parallel(agree_on_processes):
+    agree_on_processes(
         MLP,
         """
         x = input[8, 12]
@@ -113,8 +116,8 @@ def test_mixed_data_and_tensor_parallel(agree):
     )
 
 
-def test_reduce_scatter_between_layers(agree):
-    agree(
+def test_reduce_scatter_between_layers(agree_on_processes):
+    agree_on_processes(
         MLP,
         """
         x = input[8, 12]
@@ -131,8 +134,8 @@ def test_reduce_scatter_between_layers(agree):
     )
 
 
-def test_all_to_all_between_layers(agree):
-    agree(
+def test_all_to_all_between_layers(agree_on_processes):
+    agree_on_processes(
         MLP,
         """
         x = input[8, 12]
@@ -149,10 +152,10 @@ def test_all_to_all_between_layers(agree):
     )
 
 
-def test_weights_stored_in_parts_and_combined_before_use(agree):
+def test_weights_stored_in_parts_and_combined_before_use(agree_on_processes):
     """ZeRO: each weight is stored in four parts and gathered before use, and its gradient is
     scattered."""
-    agree(
+    agree_on_processes(
         MLP,
         """
         x = input[8, 12]
@@ -170,9 +173,9 @@ def test_weights_stored_in_parts_and_combined_before_use(agree):
     )
 
 
-def test_operators_on_different_devices(agree):
+def test_operators_on_different_devices(agree_on_processes):
     """The layers run on devices 0-1, 2-3 and 1-2, so pieces cross between devices."""
-    agree(
+    agree_on_processes(
         MLP,
         """
         x = input[8, 12]
@@ -209,7 +212,7 @@ return loss, combine(batch(y, dim=0, degree=2), dim=0, degree=4)
 """
 
 
-def test_a_pipeline_of_one_stage_whose_ranks_meet_in_every_slice(agree):
+def test_a_pipeline_of_one_stage_whose_ranks_meet_in_every_slice(agree_on_processes):
     """A rank without the loss begins to add the loss up earlier, in another group."""
     model = """
     x = input[16, 12]
@@ -222,14 +225,15 @@ def test_a_pipeline_of_one_stage_whose_ranks_meet_in_every_slice(agree):
     stages = PipelineFile(stages=1, micro_batches=2, schedule="1f1b")
     plan = replace(plan, pipeline=stages)
     assert tuple(range(4)) in Lowering(plan).program(0).groups
-    agree.of(plan)
+    agree_on_processes.of(plan)
 
 
-def test_interleaved_stages(agree):
+def test_interleaved_stages(agree_on_processes):
     """Two stages of two chunks, on two processes each."""
-    agree.of(small_plan("interleaved"))
+    agree_on_processes.of(small_plan("interleaved"))
 
 
+@pytest.mark.soak
 def test_copies_that_cross_stages_in_parts(agree):
     """Tensor parallelism of two in each of two stages. Each process sends one half."""
     plan = by_degrees("tensor=2,pipeline=2,micro-batches=4", load_library())
@@ -245,7 +249,7 @@ def test_interleaved_stages_of_the_search_with_one_process_each(agree):
 
 
 def test_rows_of_an_image_cut_by_the_search(agree):
-    plan = MeshPlanner(four_devices(), load_library()).plan("image", parse_graph(ONE_IMAGE)).plan
+    plan = small_plan("halos")
     haloed = [node for node in plan.graph.nodes if any(t.degrees.halos for t in node.types)]
     assert len(haloed) >= 2
     agree.of(plan)
@@ -262,6 +266,7 @@ return loss, y
 """These sizes cannot be cut."""
 
 
+@pytest.mark.soak
 def test_branches_side_by_side_by_the_search(agree):
     machine = load_machine("tests/data/two-devices.toml").with_nodes(2).with_devices(4)
     # With algebra, the two products are one.
@@ -349,6 +354,7 @@ def test_rows_and_columns_of_images(agree):
     )
 
 
+@pytest.mark.soak
 def test_stages_on_devices_of_two_kinds(agree):
     """Two stages of two devices each. The faster devices have more layers."""
     machine = mixed(load_machine("p3-16xlarge"), load_machine("dgx-h100"), per_node=2, nodes=2)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 from support.runs.plain_steps import RATE, STEPS, Stepped, stepped
-from support.runs.rank_group import Ranks
+from support.runs.rank_group import connected
 from support.runs.simulated import on_ranks
 
 from pcg.capture import Captured
@@ -151,10 +149,8 @@ def test_plans_train_as_the_module(name, planner, devices):
 @pytest.fixture(scope="module", params=[1, 2, 4, 6, 8])
 def group(request):
     """Connected processes, one for each device."""
-    with TemporaryDirectory() as folder:
-        pool = Ranks(Path(folder), request.param)
-        yield pool
-        pool.stop()
+    with connected(request.param) as processes:
+        yield processes
 
 
 @pytest.mark.soak

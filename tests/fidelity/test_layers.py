@@ -28,9 +28,9 @@ QUADRATIC = 5 * A * S / H
     ("degrees", "units"),
     [
         ("tensor=1", 34 + QUADRATIC),
-        (f"tensor={T}", 10 + 24 / T + QUADRATIC / T),
+        pytest.param(f"tensor={T}", 10 + 24 / T + QUADRATIC / T, marks=pytest.mark.soak),
         (f"tensor={T},sequence", 34 / T + QUADRATIC / T),
-        (f"tensor={T},recompute=selective", 10 + 24 / T),
+        pytest.param(f"tensor={T},recompute=selective", 10 + 24 / T, marks=pytest.mark.soak),
         (f"tensor={T},sequence,recompute=selective", 34 / T),
         (f"tensor={T},recompute=full", 2),
     ],

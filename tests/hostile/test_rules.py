@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cases import a_third
 from support.graphs.operators import known_within
 from support.paths import ROOT
 from support.rules.hostile_rules import (
@@ -79,9 +78,11 @@ def unexpected(given: dict[str, tuple[Rule, Expected]], record: dict[str, Any]) 
     return record["verdict"] not in given[record["rule"]][1]
 
 
-@pytest.mark.parametrize("first", a_third(range(3)))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 6))]
+)
 def test_hostile_rules(first: int, tmp_path: Path):
-    corpus = rules()[first::3]
+    corpus = rules()[first::6]
     given = dict(zip((rule["name"] for rule, _ in corpus), corpus, strict=True))
     told = verdicts(tmp_path, [rule for rule, _ in corpus], "--seconds", 1)
     # A shared processor does less in a second, so unknown verdicts are asked for again.

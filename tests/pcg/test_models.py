@@ -56,7 +56,7 @@ def test_tiny_models_compute_what_torch_does(name: str) -> None:
         assert_agrees(module, given, captured)
 
 
-LARGE = ("inception-v3", "bert-large")
+LARGE = ("inception-v3", "bert-large", "resnext50")
 """Models that take long to capture."""
 
 

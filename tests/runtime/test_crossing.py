@@ -14,7 +14,7 @@ from substitutions.rules.store import load_library
 
 SMALLEST = "tensor=2,pipeline=2,micro-batches=4"
 PLANS = [
-    SMALLEST,
+    pytest.param(SMALLEST, marks=pytest.mark.soak),
     pytest.param(
         "tensor=2,pipeline=2,interleave=2,micro-batches=8,recompute=full", marks=pytest.mark.soak
     ),

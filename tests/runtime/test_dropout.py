@@ -77,7 +77,7 @@ def test_every_plan_drops_the_same(graph, planner, again):
     "degrees",
     [
         "tensor=2,sequence,pipeline=2,micro-batches=4,recompute=selective",
-        "micro-batches=2,sharded,recompute=full",
+        pytest.param("micro-batches=2,sharded,recompute=full", marks=pytest.mark.soak),
         pytest.param("pipeline=2,interleave=2,micro-batches=4", marks=pytest.mark.soak),
     ],
 )

@@ -20,12 +20,17 @@ PLANS = [
 ]
 LARGE = "tensor=2,sequence"
 """The plan that also sends gradients together in each run."""
+BY_ITSELF = PLANS[2:]
+"""The plans that send every gradient by itself in each run."""
 
 
 @pytest.mark.parametrize(
     ("text", "small"),
     [
-        *((text, True) for text in PLANS),
+        *(
+            pytest.param(text, True, marks=() if text in BY_ITSELF else pytest.mark.soak)
+            for text in PLANS
+        ),
         *(
             pytest.param(text, False, marks=() if text == LARGE else pytest.mark.soak)
             for text in PLANS

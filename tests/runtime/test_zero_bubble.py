@@ -25,7 +25,11 @@ def library():
 
 @pytest.mark.parametrize(
     ("name", "slices", "stages", "small"),
-    [("mlp-mnist", 8, 4, True), ("tied", 4, 4, True), ("mlp-mnist", 2, 2, False)],
+    [
+        pytest.param("mlp-mnist", 8, 4, True, marks=pytest.mark.soak),
+        ("tied", 4, 4, True),
+        ("mlp-mnist", 2, 2, False),
+    ],
 )
 def test_zero_bubble_pipeline_trains_as_the_model(
     name, slices, stages, small, library, monkeypatch
@@ -49,7 +53,7 @@ BY_HAND = "pipeline=2,micro-batches=4,schedule=zb-h1"
         pytest.param(f"tensor=2,{BY_HAND}", marks=pytest.mark.soak),
         f"tensor=2,sequence,{BY_HAND},recompute=selective",
         pytest.param(f"{BY_HAND},recompute=full", marks=pytest.mark.soak),
-        f"{BY_HAND},sharded",
+        pytest.param(f"{BY_HAND},sharded", marks=pytest.mark.soak),
     ],
 )
 def test_decoders_by_hand(text, library):

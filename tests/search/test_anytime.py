@@ -159,7 +159,9 @@ def looks(each: float) -> Callable[[], float]:
     return count(0.0, each).__next__
 
 
-@pytest.mark.parametrize("budget", [0.5, 2.0, 4.0])
+@pytest.mark.parametrize(
+    "budget", [0.5, *(pytest.param(seconds, marks=pytest.mark.soak) for seconds in (2.0, 4.0))]
+)
 def test_a_budget_ends_a_search_at_the_next_look_at_the_clock(budget, library):
     """There is a plan only after a hundred looks and more, so the search has some grace."""
     graph = build_model("dlrm-tiny", 48, 1)

@@ -20,7 +20,7 @@ from substitutions.rules.rule import Rule, parse_rule
 from substitutions.rules.store import Library, load_library
 from verifier.trusted.sizes.runs import free_runs
 
-MOST = 400
+MOST = 200
 """The number of rewrites of one random graph that are evaluated."""
 
 

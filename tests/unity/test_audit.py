@@ -92,7 +92,10 @@ def test_json_has_the_figures(plan: Path):
     assert content["side_conditions"] > 10 * content["rules"]
 
 
-@pytest.mark.parametrize("family", a_third(PLANNERS))
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(f, marks=() if f == "expert" else pytest.mark.soak) for f in PLANNERS],
+)
 def test_plans_of_every_planner_follow(family: str, tmp_path: Path, library: Library):
     machine = load_machine("summit").with_devices(2)
     graph = build_model("dlrm-tiny", 48, machine.devices)

@@ -30,7 +30,7 @@ from unity.support.comparison import (
 )
 from unity.support.plot import plot, plot_steps
 
-SMALL = ("--machine", "local", "--gpus", "4,2", "--planners", "data-parallel,joint")
+SMALL = ("--machine", "local", "--gpus", "2,1", "--planners", "data-parallel,joint")
 
 
 def compare(*arguments: str) -> Result:
@@ -57,7 +57,7 @@ def test_comparison_file_holds_the_predictions_of_the_planners(done: tuple[Resul
     assert result.exit_code == 0, result.output
     content = ComparisonFile.model_validate_json((out / "compare.json").read_text())
     assert json.loads(result.stdout) == json.loads((out / "compare.json").read_text())
-    asked = [(n, planner) for n in (2, 4) for planner in ("data-parallel", "joint")]
+    asked = [(n, planner) for n in (1, 2) for planner in ("data-parallel", "joint")]
     assert [(e.devices, e.planner) for e in content.entries] == asked
     for entry in content.entries:
         assert entry.step_seconds is not None
@@ -69,8 +69,8 @@ def test_comparison_file_holds_the_predictions_of_the_planners(done: tuple[Resul
     target = first_devices(load_machine("local"), 2)
     graph = build_model("mlp-tiny", None, 2)
     alone = MeshPlanner(target, load_library()).plan("mlp-tiny", graph).plan.estimates
-    assert content.entries[1].step_seconds == alone.step_seconds
-    assert content.entries[1].memory_bytes == alone.peak_memory_bytes
+    assert content.entries[3].step_seconds == alone.step_seconds
+    assert content.entries[3].memory_bytes == alone.peak_memory_bytes
 
 
 def test_plans_of_a_comparison_are_saved_for_unity_diff(done: tuple[Result, Path]):
@@ -119,7 +119,7 @@ def test_plots_are_drawn(done: tuple[Result, Path]):
     assert (out / "mlp-tiny.png").read_bytes().startswith(b"\x89PNG")
     svg = ElementTree.parse(out / "mlp-tiny.svg")
     texts = {text.strip() for text in svg.getroot().itertext()}
-    assert {"mlp-tiny on local", "data-parallel", "joint", "devices", "2", "4"} <= texts
+    assert {"mlp-tiny on local", "data-parallel", "joint", "devices", "1", "2"} <= texts
     assert "predicted throughput (samples/s)" in texts
 
 
@@ -127,7 +127,7 @@ def test_plot_shows_the_parts_of_a_step(done: tuple[Result, Path], tmp_path: Pat
     """A panel for each number of devices, a bar for each part of each planner's step."""
     _, out = done
     texts = {t.strip() for t in ElementTree.parse(out / "mlp-tiny-steps.svg").getroot().itertext()}
-    assert {"2 devices", "4 devices", "data-parallel", "joint", "exposed communication"} <= texts
+    assert {"1 device", "2 devices", "data-parallel", "joint", "exposed communication"} <= texts
     assert (out / "mlp-tiny-steps.png").read_bytes().startswith(b"\x89PNG")
     assert plot_steps("none", "local", [entry("expert", None)], tmp_path / "none") is None
     assert not list(tmp_path.iterdir())

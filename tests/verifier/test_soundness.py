@@ -23,7 +23,7 @@ from verifier.decide import Decision, Verdict, decide
 
 RULES = load_library().rules
 INSTANCES = 3
-EXAMPLES = 60
+EXAMPLES = 40
 LEAST = 5
 """The least number of examples with each verdict. Usually a quarter of them have it."""
 UNDECIDED = Decision(Verdict.UNKNOWN, "the types differ")

@@ -103,7 +103,8 @@ def _steps(axes: Axes, entries: Sequence[Prediction]) -> None:
     axes.set_yticks(places, [entry.planner for entry in entries])
     axes.set_ylim(len(parts) - 0.4, -0.6)
     axes.set_xlim(0.0, 1.03 * max(max(begins), max(hidden)))
-    axes.set_title(f"{entries[0].devices} devices", loc="left", fontsize=9)
+    devices = entries[0].devices
+    axes.set_title(f"{devices} device{'s' * (devices != 1)}", loc="left", fontsize=9)
     axes.grid(visible=True, axis="x", color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
 

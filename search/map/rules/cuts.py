@@ -17,8 +17,8 @@ from pcg.types.parallel_operators import IN_SPACE
 from search.cost.derivation import Applied, Derivation, Scribe
 from search.map.rules.fully_sharded import Parting, parting
 from search.map.rules.reduced import ReducedAxes, match_alone
+from substitutions.rules.concrete.rooted import ListedRules, RootedRules
 from substitutions.rules.match import Match, build
-from substitutions.rules.rooted import ListedRules, RootedRules
 from substitutions.rules.rule import Rule
 
 

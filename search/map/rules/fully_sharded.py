@@ -16,8 +16,8 @@ from pcg.graph.pairs import side
 from pcg.placement.view import MachineView
 from pcg.types.halo import states_halo
 from search.cost.derivation import Applied, Scribe
+from substitutions.rules.concrete.rooted import RootedRules
 from substitutions.rules.match import build, matches_at
-from substitutions.rules.rooted import RootedRules
 from substitutions.rules.rule import Rule
 
 Parting = Callable[[Value, int], Applied | None]

@@ -28,8 +28,8 @@ from pcg.language.poly import Poly
 from pcg.memo import remembered
 from pcg.ops.reindexing import unflatten
 from search.cost.derivation import Applied
+from substitutions.rules.concrete.rooted import RootedRules
 from substitutions.rules.match import Match, build, matches_at
-from substitutions.rules.rooted import RootedRules
 from substitutions.rules.rule import Rule
 
 BLOCKS = 48

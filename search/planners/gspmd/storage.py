@@ -18,8 +18,8 @@ from search.map.choose.choosing import Choice
 from search.map.rules.fully_sharded import PlacedGraph, partings
 from search.planners.gspmd.annotations import NamedMesh
 from search.planners.gspmd.propagation import TensorSharding
+from substitutions.rules.concrete.rooted import RootedRules
 from substitutions.rules.match import build, matches_at
-from substitutions.rules.rooted import RootedRules
 
 Parts = Sequence[tuple[int, int]]
 """Dimensions of a weight, ascending, each with the number of parts."""

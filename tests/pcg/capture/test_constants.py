@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import examples
 from support.graphs.torch_functions import default_dtype
 from torch import Tensor, nn
 
@@ -51,7 +52,7 @@ class Times(nn.Module):
         return (self.weight * x, *(one * self.weight for one in made))
 
 
-@settings(max_examples=3, deadline=None)
+@examples(2)
 @given(st.lists(tensors(), min_size=6, max_size=12))
 def test_operators_give_the_same_numbers(constants: list[Tensor]) -> None:
     module = Times(constants)

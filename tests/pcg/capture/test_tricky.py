@@ -18,6 +18,8 @@ from runtime.train.eager import compare_module
 EXACT = tricky.EXACT | VALUES
 REFUSED = tricky.REFUSED | UNHELD
 NEAR = 1e-9
+SLOW = "a choice by torch.cond"
+"""Torch compiles both branches, which takes long."""
 EVERY = 20
 """One in this many is tried in every run, beside those of values. Long runs try all."""
 EXAMPLE = (torch.zeros(ROWS, WIDTH),)
@@ -41,7 +43,9 @@ def test_gradients_are_those_of_torch(name: str) -> None:
     assert parse_graph(print_graph(captured.graph)) == captured.graph
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.soak if n == SLOW else ()) for n in REFUSED]
+)
 def test_model_that_no_graph_holds_is_refused_by_its_line(name: str) -> None:
     with pytest.raises(InputError, match=r"py: line \d+: |^model: torch\.export: ") as raised:
         capture(Parts(REFUSED[name]), EXAMPLE)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from support.cases import a_third
+from support.cases import a_third, examples
 from support.plans.by_hand import make_plan
 from support.plans.random_plans import views_of
 from support.runs.averages import WIDTH, averages, batch_of, expected
@@ -60,14 +60,14 @@ def on_rank(plan: Plan, world: World, parts: int = 1) -> Trained:
 
 
 @pytest.mark.parametrize("planner", a_third(["data-parallel", "zero", "joint"]))
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_buffers_are_those_of_torch_after_each_plan(planner: str, parts: int) -> None:
     plan = planned_averages(planner)
     for result in on_ranks(RANKS, lambda world: on_rank(plan, world, parts)):
         assert_same(result, expected(parts))
 
 
-@settings(max_examples=3, deadline=None)
+@examples(2)
 @given(data=st.data())
 def test_any_plan_changes_buffers_as_the_module_does(data: st.DataObject) -> None:
     made = captured_averages()

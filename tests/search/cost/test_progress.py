@@ -77,7 +77,9 @@ def test_phases_add_up():
     assert phases.seconds["one"] >= 0
 
 
-@pytest.mark.parametrize(("model", "devices"), [("mlp-mnist", 2), ("dlrm-tiny", 2)])
+@pytest.mark.parametrize(
+    ("model", "devices"), [("mlp-mnist", 2), pytest.param("dlrm-tiny", 2, marks=pytest.mark.soak)]
+)
 def test_no_plan_is_faster_than_the_reported_bound(model, devices, library):
     """For one graph on all devices: the bound is that of the model, without rewrites."""
     told: list[Status] = []

@@ -56,7 +56,8 @@ def check(library: Library, machine: Machine, graph: Graph) -> None:
         ("summit", 2, "branches", PRIMES),  # side by side
         pytest.param("dgx-a100", 4, "square", (4096, 1536, 48), marks=pytest.mark.soak),
         pytest.param("summit", 6, "relu", (96, 384, 768), marks=pytest.mark.soak),
-        ("summit", 6, "product", (12, 24, 12)),  # two operators change together
+        # Two operators change together.
+        pytest.param("summit", 6, "product", (12, 24, 12), marks=pytest.mark.soak),
         pytest.param("dgx-a100", 8, "product", (4096, 1536, 48), marks=pytest.mark.soak),
     ],
 )
@@ -80,7 +81,8 @@ def of_two_kinds(first: str, second: str) -> Machine:
     [
         ("dgx-a100", "p3-16xlarge", "product", (12, 24, 12)),
         ("p3-16xlarge", "dgx-a100", "layers", (12, 24, 12)),  # on the second kind alone
-        ("p3-16xlarge", "dgx-a100", "branches", (12, 24, 12)),  # the second kind first
+        # The second kind first.
+        pytest.param("p3-16xlarge", "dgx-a100", "branches", (12, 24, 12), marks=pytest.mark.soak),
     ],
 )
 def test_no_plan_on_two_kinds_of_devices_is_faster(library, first, second, name, sizes):
@@ -95,7 +97,9 @@ def test_no_plan_on_two_kinds_of_any_small_graph_is_faster(library, kinds, name,
     check(library, of_two_kinds(*kinds), graph_of(name, sizes))
 
 
-@pytest.mark.parametrize("name", ["shared", "layers", "branches"])
+@pytest.mark.parametrize(
+    "name", ["layers", *(pytest.param(n, marks=pytest.mark.soak) for n in ("shared", "branches"))]
+)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_part_of_a_plan_takes_no_longer_than_the_whole(name, seed):
     """Pruning rests on this property. It is checked for random plans."""

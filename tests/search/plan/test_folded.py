@@ -60,7 +60,7 @@ def bytes_of(plan: Plan) -> int:
 
 
 @pytest.mark.parametrize(
-    "model", [blocks, pytest.param(with_bias, marks=pytest.mark.soak), with_pairs]
+    "model", [blocks, *(pytest.param(m, marks=pytest.mark.soak) for m in (with_bias, with_pairs))]
 )
 def test_a_deep_plan_is_a_plan_of_the_whole(model, monkeypatch: pytest.MonkeyPatch):
     whole, free = model(DEPTH), unfolded(model)

@@ -101,6 +101,7 @@ def test_refining_is_skipped_if_the_time_of_the_search_is_up(library):
     assert "refining" not in chosen.report.phases
 
 
+@pytest.mark.soak
 def test_resharding_for_several_readers_is_counted_once(library):
     """In a residual network, a block reads the output of the block before twice. Sums that count
     its resharding once lead to a faster plan."""

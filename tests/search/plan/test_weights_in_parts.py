@@ -13,7 +13,7 @@ from pcg.plan.text import parse_graph
 from pcg.plan.training import Training
 from substitutions.rules.store import Library, load_library
 
-FEW = (2, 7, 15)
+FEW = (2, 15)
 """Quick cases."""
 PRODUCT = """
 x = input[1536, 96]

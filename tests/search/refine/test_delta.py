@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import examples
 from support.graphs.strategies import training_graphs
 
 from pcg.graph.graph import Graph
@@ -33,7 +34,7 @@ from search.refine.delta import DeltaSimulator
 from search.refine.moves import Mappings, Moves
 from search.refine.overlap import Trial
 from search.refine.paths import OperatorPaths
-from substitutions.rules.rooted import ListedRules
+from substitutions.rules.concrete.rooted import ListedRules
 from substitutions.rules.rule import parse_rule
 from substitutions.rules.store import Library, load_library
 
@@ -90,6 +91,7 @@ def durations(given: TaskProgram) -> list[Duration]:
     return [duration for pair in pairs for duration in pair]
 
 
+@examples(4)
 @given(training_graphs(cut=False), st.sampled_from(MACHINES), st.randoms(use_true_random=False))
 def test_a_program_of_pieces_is_that_of_the_plan(library, graph, machine, random):
     chooser = chooser_of(graph, library, machine)

@@ -64,6 +64,7 @@ def test_resharding_around_branches_reduces_their_expected_gain(library):
     assert promised(hidden, around=True) == pytest.approx(promised(hidden, around=False))
 
 
+@pytest.mark.soak
 def test_branches_of_a_larger_model_share_the_devices(library, monkeypatch):
     """Towers run on devices of their own. Fewer devices exchange the gradients of each, before any
     refinement."""

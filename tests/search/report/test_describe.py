@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 import pytest
-from support.cases import a_third
 
 from pcg.machine import load_machine
 from pcg.plan.plan import Plan
@@ -38,14 +37,13 @@ def planned(text: str, dimension: IndexRole) -> Plan:
 
 @pytest.mark.parametrize(
     ("text", "dimension"),
-    a_third(
-        [
-            (PERCEPTRON, IndexRole.DATA),
-            (PERCEPTRON, IndexRole.MODEL),
-            (PERCEPTRON, IndexRole.REDUCTION),
-            (ATTENTION, IndexRole.HEAD),
-        ]
-    ),
+    [
+        (ATTENTION, IndexRole.HEAD),
+        *(
+            pytest.param(PERCEPTRON, role, marks=pytest.mark.soak)
+            for role in (IndexRole.DATA, IndexRole.MODEL, IndexRole.REDUCTION)
+        ),
+    ],
 )
 def test_cuts_have_the_names_of_the_allowed_dimensions(text, dimension):
     cuts = [row.cut for row in rows(planned(text, dimension))]

@@ -73,7 +73,7 @@ def seconds(library: Library, graph: Graph, threshold: float) -> float:
 @pytest.mark.parametrize(
     ("text", "least"),
     [
-        pytest.param(LLAMA_PROJECTIONS, 1.05, id="projections of Llama"),
+        pytest.param(LLAMA_PROJECTIONS, 1.05, id="projections of Llama", marks=pytest.mark.soak),
         pytest.param(GATED, 1.03, id="gated layer"),
         pytest.param(lstm_cell(), 1.02, id="LSTM cell"),
     ],

@@ -8,7 +8,6 @@ from functools import cache
 from random import Random
 
 import pytest
-from support.cases import a_third
 from support.paths import ROOT
 
 from pcg.errors import InputError, NegativeAnswer
@@ -136,7 +135,8 @@ def steps_of(attempt):
     return None if attempt.derivation is None else len(attempt.derivation.steps)
 
 
-@pytest.mark.parametrize("name", a_third(["taso_sample", "flexflow_sample"]))
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["taso_sample", "flexflow_sample"])
 def test_every_proved_rule_of_a_sample_follows_in_three_steps(name):
     if not SAMPLES.exists():
         pytest.skip("the samples are not here")

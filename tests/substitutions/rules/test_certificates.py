@@ -91,11 +91,12 @@ def test_the_command_checks_a_library(tmp_path: Path, capsys: pytest.CaptureFixt
         recheck(given, standalone_mode=False)
 
 
-def test_the_committed_certificates_are_of_the_committed_rules():
+@pytest.mark.parametrize("step", [150, pytest.param(50, marks=pytest.mark.soak)])
+def test_the_committed_certificates_are_of_the_committed_rules(step: int):
     library, bundle = read_json(default_path(), LibraryFile), read_bundle(OWN)
     assert [file.rule for file in bundle.certificates] == [entry.name for entry in library.rules]
     assert uncertified(library, bundle.certificates) == ()
     checker = Rechecker(bundle.scripts, {"z3": SOLVERS["z3"]})
-    for file in bundle.certificates[::50]:
+    for file in bundle.certificates[::step]:
         result = checker.check_file(file)
         assert result.accepted, f"{file.rule}: {result.reason}"

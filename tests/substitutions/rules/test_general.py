@@ -128,7 +128,7 @@ def test_a_pair_is_an_instance_of_its_general_form(text: str):
 
 @each("count", [0, 2])
 @pytest.mark.parametrize(
-    "numbers", [range(0, 1000, 80), pytest.param(range(0, 1000, 40), marks=pytest.mark.soak)]
+    "numbers", [range(0, 1000, 160), pytest.param(range(0, 1000, 40), marks=pytest.mark.soak)]
 )
 def test_rules_of_the_library_are_proved_at_other_ranks(numbers: range, count: int):
     check_each(numbers, lambda number: proved_at_other_ranks(number, count))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pcg.errors import InputError
 from pcg.language.poly import Poly
 from pcg.plan.text import parse_graph
-from substitutions.rules.expand import Expander
+from substitutions.rules.concrete.expand import Expander
 from substitutions.rules.match import build, matches
 from substitutions.rules.requirements import hold, parse_requirement, requirement_text
 from substitutions.rules.rule import Rule, parse_rule

@@ -1,4 +1,4 @@
-"""Connected processes that run one plan after the other."""
+"""Groups of ranks that run one plan after the other: connected processes, or threads."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from hypothesis import settings
 from support.paths import ROOT
-from support.runs.plain_steps import Stepped, load
+from support.runs.plain_steps import Stepped, load, stepped
+from support.runs.simulated import on_ranks
 
 from pcg.plan.plan import Plan, save_plan
 from runtime.job.job import Comparison, FinishedStep, RunReport, TrainingOptions
+from runtime.program.lower import Lowering
+from runtime.train.worker import run_plan
 
 
 class Ranks:
@@ -82,3 +90,43 @@ class Ranks:
         if self._process is not None:
             self._process.communicate(timeout=30)
             self._process = None
+
+
+@contextmanager
+def connected(size: int) -> Generator[Ranks]:
+    """Connected processes. They end with the context."""
+    with TemporaryDirectory() as folder:
+        pool = Ranks(Path(folder), size)
+        yield pool
+        pool.stop()
+
+
+@dataclass(frozen=True)
+class RankThreads:
+    """Ranks as threads of this process. They share one lowering."""
+
+    size: int
+
+    def run(self, plan: Plan, options: TrainingOptions) -> RunReport:
+        """Train a plan as `unity run` does."""
+        lowering = Lowering(plan)
+        reports = on_ranks(
+            self.size, lambda world: run_plan(lowering, options, world, lambda _: None)
+        )
+        assert reports[0] is not None
+        return reports[0]
+
+    def steps(self, plan: Plan) -> list[Stepped]:
+        """The state of each rank after some plain steps."""
+        return on_ranks(self.size, partial(stepped, Lowering(plan)))
+
+
+@contextmanager
+def light_ranks(size: int) -> Generator[Ranks | RankThreads]:
+    """Threads, which neither start nor lower a plan for each rank. `make soak` runs the same plans
+    on connected processes."""
+    if settings.get_current_profile_name() != "soak":
+        yield RankThreads(size)
+        return
+    with connected(size) as processes:
+        yield processes

@@ -83,7 +83,10 @@ def trained(model: nn.Module) -> Trained:
     return Trained(losses, {n: t.detach().clone() for n, t in model.state_dict().items()})
 
 
-@pytest.fixture(scope="module", params=[pytest.param("routed", marks=pytest.mark.soak), "apart"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.soak) for name in ("routed", "apart")],
+)
 def planned(request: pytest.FixtureRequest) -> tuple[str, unity.PlannedModel]:
     """The model's name and the fastest plan, without rewrites, which take longer to try."""
     name: str = request.param

@@ -121,7 +121,7 @@ def test_a_plan_that_says_another_number_is_found_out(model, tmp_path, capsys):
 
 @pytest.mark.parametrize(("options", "groups"), a_third([((), 2), (("--batch-norm", "whole"), 1)]))
 def test_planners_are_compared_on_the_same_function(model, tmp_path, options, groups):
-    few = ("--machine", "local", "--gpus", 2, "--planners", "data-parallel,joint")
+    few = ("--machine", "local", "--gpus", 2, "--planners", "data-parallel,zero")
     assert done("compare", model, *few, "-o", tmp_path / "out", *options) == 0
     content = json.loads((tmp_path / "out" / "compare.json").read_text())
     assert [entry["norm_groups"] for entry in content["entries"]] == [groups, groups]

@@ -24,7 +24,8 @@ def wrong(instance: RankedCall, typing: LocalTyping) -> list[TypingProof]:
     return [p for p in prove_typing(instance.call, instance.ranks, typing) if p.proof is None]
 
 
-def test_every_derived_typing_is_proved():
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.soak)])
+def test_every_derived_typing_is_proved(step: int):
     count = 0
 
     def check(operator: Operator) -> None:
@@ -36,8 +37,8 @@ def test_every_derived_typing_is_proved():
             assert theorem.proof is not None, theorem.reason
             assert theorem.proof.side_conditions > 0
 
-    check_each(COMPUTING, check, lambda operator: operator.name)
-    assert count > 100
+    check_each(COMPUTING[::step], check, lambda operator: operator.name)
+    assert count > 100 / step
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from support.cases import each
+from support.cases import check_each, each
 from support.rules.rule_files import lines, parse
 
 from pcg.graph.graph import Graph, Node, Value, tensor
@@ -165,9 +165,13 @@ def assert_same(side: tuple[Value, ...], group: Group, axes: tuple[int, ...]) ->
         assert (a.reshape(b.shape) == b).all()
 
 
+@pytest.mark.parametrize("step", [6, pytest.param(2, marks=pytest.mark.soak)])
 @each("count", [0, 2])
-@each("line", SOUND[::2])
-def test_rule_proved_for_one_axis_is_proved_for_runs_of_axes(line: str, count: int):
+def test_rule_proved_for_one_axis_is_proved_for_runs_of_axes(step: int, count: int):
+    check_each(SOUND[::step], lambda line: proved_for_runs(line, count))
+
+
+def proved_for_runs(line: str, count: int) -> None:
     left, right = parse(line)
     for group in free_runs(left, right):
         pair = widened(left, right, {group: count})

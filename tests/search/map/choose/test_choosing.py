@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +27,11 @@ h = relu(matmul(x, w))
 return add(add(matmul(h, u), relu(h)), matmul(h, v))
 """)
 COST = CostModel(load_machine("dgx-a100").with_devices(4))
-CHOOSER = Chooser.on(COST, Cuts.of_rules(load_library().concrete(GRAPH)))
+
+
+@cache
+def chooser() -> Chooser:
+    return Chooser.on(COST, Cuts.of_rules(load_library().concrete(GRAPH)))
 
 
 def readers(graph: Graph, maker: Node) -> list[tuple[Node, int]]:
@@ -36,7 +41,7 @@ def readers(graph: Graph, maker: Node) -> list[tuple[Node, int]]:
 
 def test_all_readers_share_one_layout_by_default() -> None:
     (h,) = (node for node in GRAPH.operators if len(readers(GRAPH, node)) > 1)
-    assert CHOOSER.shared(GRAPH) == dict.fromkeys(readers(GRAPH, h), 1 / 3)
+    assert chooser().shared(GRAPH) == dict.fromkeys(readers(GRAPH, h), 1 / 3)
 
 
 @given(st.data())
@@ -44,14 +49,14 @@ def test_all_readers_share_one_layout_by_default() -> None:
 def test_a_choice_costs_the_resharding_to_each_different_layout(data: st.DataObject) -> None:
     strategies: dict[Node, Strategy] = {}
     for node in GRAPH.operators:
-        rows = CHOOSER.spaces.of(node).strategies.tolist()
+        rows = chooser().spaces.of(node).strategies.tolist()
         strategies[node] = tuple(data.draw(st.sampled_from(rows)))
-    choice = CHOOSER.choose(GRAPH, fixed=strategies)
-    shared = Exposed(shared=CHOOSER.shared(GRAPH, choice))
-    once = CHOOSER.choose(GRAPH, fixed=strategies, exposed=shared).seconds
+    choice = chooser().choose(GRAPH, fixed=strategies)
+    shared = Exposed(shared=chooser().shared(GRAPH, choice))
+    once = chooser().choose(GRAPH, fixed=strategies, exposed=shared).seconds
 
-    prices = CHOOSER.prices(GRAPH)
-    place = [CHOOSER.spaces.of(node).place(strategies[node]) for node in prices.nodes]
+    prices = chooser().prices(GRAPH)
+    place = [chooser().spaces.of(node).place(strategies[node]) for node in prices.nodes]
     seconds = {
         tuple(prices.nodes[at] for at in f.variables): f.times
         * float(f.values[tuple(place[at] for at in f.variables)])
@@ -60,7 +65,7 @@ def test_a_choice_costs_the_resharding_to_each_different_layout(data: st.DataObj
     again: dict[tuple[Node, bytes], list[float]] = defaultdict(list)
     for maker in GRAPH.operators:
         for reader, at in readers(GRAPH, maker):
-            own = CHOOSER.spaces.of(reader)
+            own = chooser().spaces.of(reader)
             layout = own.operand(at)[own.place(strategies[reader])].tobytes()
             again[maker, layout].append(seconds[maker, reader])
     saved = sum(sum(each) - each[0] for each in again.values())

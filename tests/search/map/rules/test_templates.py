@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.cases import a_third
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.machine import load_machine
@@ -70,7 +69,16 @@ def one_by_one(builder: Builder, choice: Choice) -> Cut:
     return Cut(placed.graph, placed.views, tuple(scribe.steps))
 
 
-@pytest.mark.parametrize("name", a_third(["blocks", "bert-large", "dlrm", "resnext50"]))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "blocks",
+        *(
+            pytest.param(name, marks=pytest.mark.soak)
+            for name in ("bert-large", "dlrm", "resnext50")
+        ),
+    ],
+)
 @pytest.mark.parametrize("windows", [False, True])
 def test_a_graph_is_cut_as_operator_by_operator(name: str, windows: bool):
     graph = graph_of(name)

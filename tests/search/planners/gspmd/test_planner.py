@@ -43,7 +43,7 @@ def test_plans_follow_from_the_rules(name: str):
 
 def test_columns_that_are_annotated_make_megatrons_plan():
     """The strategies are those of tensor parallelism by hand, up to the loss."""
-    graph = graph_of(Gpt(2, 64, 8, 128, 64), 16)
+    graph = graph_of(Gpt(1, 64, 8, 128, 64), 16)
     machine, training = load_machine("dgx-a100").with_devices(4), Training("adam", "bf16")
     by_hand = HandPlanner(machine, load_library(), parse_degrees("tensor=2"), training)
     shards = ("tokens=data,-", "table_weight=model,-")

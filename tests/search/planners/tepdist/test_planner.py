@@ -53,7 +53,7 @@ def test_plans_follow_from_rules_and_train(ranks):
 def test_plan_is_at_most_2_percent_slower_than_data_parallelism():
     """Data parallelism is among its strategies, but it does not see which communication is
     hidden."""
-    graph = transformer(2)
+    graph = transformer(1)
     machine = load_machine("dgx-a100").with_devices(4)
     data = MeshPlanner(machine, library(), "data-parallel", 60.0).plan("small", graph)
     own = planner().plan("small", graph)

@@ -10,9 +10,9 @@ import pytest
 
 from pcg.graph.graph import Graph
 from pcg.plan.text import parse_graph
-from substitutions.rules.expand import Expander
+from substitutions.rules.concrete.expand import Expander
+from substitutions.rules.concrete.rooted import ListedRules, RootedRules, is_parallel, root_of
 from substitutions.rules.match import build, matches, rewrite
-from substitutions.rules.rooted import ListedRules, RootedRules, is_parallel, root_of
 from substitutions.rules.rule import Rule, parse_rule, side_text
 from substitutions.rules.store import Library, load_library
 from verifier.trusted.sizes.runs import free_runs

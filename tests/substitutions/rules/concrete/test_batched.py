@@ -10,7 +10,8 @@ from pcg.graph.slicewise import SharedIndex, SliceForm, form_of
 from pcg.language.poly import Poly
 from pcg.ops.parallel import combine, partition
 from substitutions.generate.cuts.cuts import OperatorCuts
-from substitutions.rules.batched import (
+from substitutions.rules.canonical import canonical_pair
+from substitutions.rules.concrete.batched import (
     certificate,
     graph_rules,
     is_about_a_form,
@@ -18,8 +19,7 @@ from substitutions.rules.batched import (
     rules_about,
     rules_of_form,
 )
-from substitutions.rules.canonical import canonical_pair
-from substitutions.rules.rooted import ListedRules
+from substitutions.rules.concrete.rooted import ListedRules
 from substitutions.rules.rule import open_call, parse_rule
 from substitutions.rules.store import load_library
 from verifier.decide import Verdict, decide

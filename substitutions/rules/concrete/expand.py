@@ -4,7 +4,7 @@ An operator is *reached* if the graph has it, or if a rule creates it from reach
 Parallel operators are always reached. Left out are rules that can never be applied: those with an
 operator that is not reached on the side that is matched, and those about tensors with more axes
 than the graph's. Rules about batched functions are in no library; they are made and proved here
-(``substitutions.rules.batched``).
+(``substitutions.rules.concrete.batched``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pcg.memo import Answers, remembered
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS, stand_in
 from pcg.types.operator import Operator
-from substitutions.rules.batched import rules_about
-from substitutions.rules.rooted import RootedRules, directions_at, is_parallel, root_of
+from substitutions.rules.concrete.batched import rules_about
+from substitutions.rules.concrete.rooted import RootedRules, directions_at, is_parallel, root_of
 from substitutions.rules.rule import Rule, attribute_symbols, open_call
 
 Counts = tuple[int, ...]
