@@ -54,13 +54,15 @@ class Judge:
             yield plain
         if self.recompute is Recompute.NONE or (self.recompute is Recompute.AUTO and plain.fits):
             return
+        # In other modes, the plan without recomputation is none of those that are priced.
+        too_slow = self.deep and self.recompute is Recompute.AUTO and plain.seconds > known
         recomputing_plans: list[PricedPlan] = []
         for nodes, spares in self._recomputed(made, cost, limit, known):
             # A recomputation that does not come out alike in all blocks cannot stand for the whole.
             with suppress(NotAlike):
                 recomputing_plan = (
                     self._too_slow(plain, steps, cost, nodes, often)
-                    if self.deep and plain.seconds > known
+                    if too_slow
                     else self._with_recomputation(plain, steps, cost, nodes, often)
                 )
                 recomputing_plans.append(replace(recomputing_plan, spares=spares))
