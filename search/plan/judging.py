@@ -54,11 +54,17 @@ class Judge:
             yield plain
         if self.recompute is Recompute.NONE or (self.recompute is Recompute.AUTO and plain.fits):
             return
+        # In other modes, the plan without recomputation is none of those that are priced.
+        too_slow = self.deep and self.recompute is Recompute.AUTO and plain.seconds > known
         recomputing_plans: list[PricedPlan] = []
         for nodes, spares in self._recomputed(made, cost, limit, known):
             # A recomputation that does not come out alike in all blocks cannot stand for the whole.
             with suppress(NotAlike):
-                recomputing_plan = self._with_recomputation(plain, steps, cost, nodes, often)
+                recomputing_plan = (
+                    self._too_slow(plain, steps, cost, nodes, often)
+                    if too_slow
+                    else self._with_recomputation(plain, steps, cost, nodes, often)
+                )
                 recomputing_plans.append(replace(recomputing_plan, spares=spares))
         yield from recomputing_plans or ([plain] if self.recompute is not Recompute.AUTO else ())
 
@@ -74,6 +80,20 @@ class Judge:
         seconds = recomputing(steps, cost, nodes, often).simulation.step_seconds
         memory = self.memory(steps, cost, nodes, often)
         return replace(plain, seconds=seconds, memory=memory, recompute=nodes)
+
+    def _too_slow(
+        self,
+        plain: PricedPlan,
+        steps: Schedule,
+        cost: CostModel,
+        nodes: frozenset[Node],
+        often: Repeated,
+    ) -> PricedPlan:
+        """The plan with the given operators recomputed, if it is slower than a known plan without
+        that. It is not simulated and has infinite seconds: recomputation adds tasks to streams that
+        run in order, so no step becomes shorter by it."""
+        memory = self.memory(steps, cost, nodes, often)
+        return replace(plain, seconds=inf, memory=memory, recompute=nodes)
 
     def _recomputed(
         self, made: SimulatedChoice, cost: CostModel, limit: int, known: float

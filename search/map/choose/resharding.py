@@ -9,9 +9,10 @@ pair is looked at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from pcg.memo import Memo
 from search.cost.collectives import Lines, padded, seconds
 from search.map.choose.factors import PairTable, Places
+from search.map.choose.key_numbers import KeyNumbers, Keys
 from search.map.space.axes import Mesh, Seconds
 from search.map.space.strategies import IDLE, PARTIAL, REPLICATE, Placements
 
@@ -29,7 +31,7 @@ impossible, since only operators make partial sums."""
 NEVER = 1e3
 """Seconds of a transfer that is impossible: more than those of any step."""
 
-_Key = tuple[int, int, float, float]
+_Key = tuple[float, ...]
 """The kind of a transfer, the set of its mesh axes, the fraction of the tensor's bytes that counts,
 and the number of messages."""
 
@@ -39,7 +41,9 @@ PairSeconds = NDArray[np.float32]
 Bits = NDArray[np.int32]
 """Sets of mesh axes."""
 
-MOST_PAIRS = 1 << 20
+_Number = TypeVar("_Number", np.int32, np.float64)
+
+MOST_PAIRS = 1 << 16
 """Pairs of placements that are compared at once. A larger number would take more memory."""
 
 
@@ -49,7 +53,7 @@ class Transfers:
 
     mesh: Mesh
     _placements: dict[bytes, int] = field(init=False, default_factory=dict[bytes, int])
-    _known: dict[_Key, int] = field(init=False, default_factory=dict[_Key, int])
+    _keys: KeyNumbers = field(init=False, default_factory=KeyNumbers)
     _lines: list[Lines] = field(init=False, default_factory=list[Lines])
     _padded: Lines = field(init=False, default_factory=lambda: padded(()))
     _tables: Memo[object, PairTable] = field(init=False, default_factory=Memo[object, PairTable])
@@ -117,19 +121,17 @@ class Transfers:
 
     def _line_numbers_of(self, sources: Placements, targets: Placements) -> NDArray[np.uint32]:
         keys = _keys(sources, targets, np.array(self.mesh.primes))
-        different, inverse = _rows(keys.reshape(-1, 4))
-        numbers: list[int] = []
-        for kind, mask, part, messages in different.tolist():
-            key = (int(kind), int(mask), part, messages)
-            if key not in self._known:
-                self._lines.append(self._lines_of(key))
-                self._known[key] = len(self._lines)
-            numbers.append(self._known[key])
-        return np.array(numbers, np.uint32)[inverse.reshape(keys.shape[:2])]
+        return self._keys.numbers(keys, self._number).reshape(len(sources), len(targets))
+
+    def _number(self, key: _Key) -> int:
+        """The number of the lines of a transfer whose lines were not asked for before."""
+        self._lines.append(self._lines_of(key))
+        return len(self._lines)
 
     def _lines_of(self, key: _Key) -> Lines:
         """The seconds of a transfer, as lines in the bytes of the tensor."""
-        kind, mask, part, messages = key
+        kind, axes, part, messages = key
+        mask = int(axes)
         if kind == _NOTHING:
             # A device copies data within its own memory. This copy is left out here.
             return np.zeros((1, 2))
@@ -142,57 +144,73 @@ class Transfers:
         return (peers.ring if kind == _PASSES else peers.all_reduce) * (1.0, part)
 
 
-def _rows(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """The different rows of a table, and for each row its position among them. A column has few
-    different numbers, so each row is coded as one number. Numbers are sorted faster than rows."""
-    row = np.zeros(len(table), np.int64)
-    for column in table.T:
-        values = np.unique(column)
-        row = row * len(values) + np.searchsorted(values, column)
-    _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
-    return table[first], inverse
-
-
-def _keys(
-    sources: Placements, targets: Placements, primes: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """[sources, targets, 4]: the key of each transfer (see ``_Key``).
+def _keys(sources: Placements, targets: Placements, primes: NDArray[np.int64]) -> Keys:
+    """The key of each transfer (see ``_Key``), as columns of [sources * targets].
 
     A set of mesh axes is a number whose bits stand for mesh axes, the outermost the lowest. So a
     question about all mesh axes is asked once for each pair.
     """
     rank = max(sources.max(initial=IDLE), targets.max(initial=IDLE)) + 1
     entries = (IDLE, PARTIAL, REPLICATE, *range(rank))
-    a = {entry: _axes_of(sources, entry)[:, None] for entry in entries}
-    b = {entry: _axes_of(targets, entry)[None, :] for entry in entries}
+    sets = {entry: _PairedSets.of(sources, targets, entry) for entry in entries}
     product = _products(primes)
     # Where a tensor is copied, every device already has the data that it needs.
-    moved = _union(a[entry] & ~b[entry] for entry in entries if entry != REPLICATE)
-    blocks = _Blocks.of(a, b, rank, product)
-    group = product[a[PARTIAL] & ~b[PARTIAL]]
+    moved = _union(sets[e].each(lambda a, b: a & ~b) for e in entries if e != REPLICATE)
+    blocks = _Blocks.of([sets[dim] for dim in range(rank)], product)
+    group = sets[PARTIAL].each(lambda a, b: product[a & ~b])
     # Along mesh axes that were idle, one device has the data that all others need.
-    asking = product[a[IDLE] & ~b[IDLE]]
-    received = np.maximum(blocks.after * group - np.where(asking > 1, 0.0, blocks.both), 0.0)
-    served = np.maximum(asking / product[b[IDLE] & ~a[IDLE]], 1.0)
+    asked = sets[IDLE].each(lambda a, b: np.where(a & ~b, 0.0, 1.0))
+    served = sets[IDLE].each(lambda a, b: np.maximum(product[a & ~b] / product[b & ~a], 1.0))
+    received = np.maximum(blocks.after * group - asked * blocks.both, 0.0)
     mask = moved | blocks.shifted
     plain = (blocks.shifted == 0) & (mask > 0)
-    cut_a, cut_b = (_union(side[dim] for dim in range(rank)) for side in (a, b))
-    reduced = moved & ~(a[PARTIAL] & b[REPLICATE]) == 0
-    scattered = moved & ~(a[PARTIAL] & cut_b) == 0
-    gathered = moved & ~(cut_a & b[REPLICATE]) == 0
-    kinds = {
-        _NEVER: (b[PARTIAL] > 0) & (a[PARTIAL] != b[PARTIAL]),
-        _NOTHING: received <= 0,
-        _REDUCES: plain & reduced,
-        _PASSES: plain & (scattered | gathered),
-    }
-    kind = np.select(list(kinds.values()), list(kinds), _MESSAGES)
+    cut_a, cut_b = (_union(sets[dim].ends[side] for dim in range(rank)) for side in (0, 1))
+    (a_sums, b_sums), (_, copies) = sets[PARTIAL].ends, sets[REPLICATE].ends
+    reduced = (moved & ~a_sums) | (moved & ~copies) == 0
+    scattered = (moved & ~a_sums) | (moved & ~cut_b) == 0
+    gathered = (moved & ~cut_a) | (moved & ~copies) == 0
+    kind = np.full(mask.shape, _MESSAGES)
+    kind[plain & (scattered | gathered)] = _PASSES
+    kind[plain & reduced] = _REDUCES
+    kind[received <= 0] = _NOTHING
+    kind[(b_sums > 0) & (a_sums != b_sums)] = _NEVER
     sends = kind == _MESSAGES
     part = np.where(sends, received * served, np.where(gathered, blocks.after, blocks.before))
     messages = np.where(sends, group * blocks.met * served, 0.0)
     moves = (kind > _NOTHING) & (kind < _NEVER)
-    columns = [kind, np.where(moves, mask, 0), np.where(moves, part, 0.0), messages]
-    return np.stack(columns, axis=2)
+    columns = kind, np.where(moves, mask, 0), np.where(moves, part, 0.0), messages
+    return tuple(column.ravel() for column in columns)
+
+
+@dataclass(frozen=True)
+class _PairedSets:
+    """For an entry, the mesh axes with this entry before and after each transfer. Placements have
+    few different sets, so a function of both sets is computed for few pairs. ``before`` and
+    ``after``: the different sets; ``sources`` and ``targets``: the place of each placement's set
+    among them."""
+
+    before: Bits
+    after: Bits
+    sources: Places
+    targets: Places
+
+    @staticmethod
+    def of(sources: Placements, targets: Placements, entry: int) -> _PairedSets:
+        (a, of_a), (b, of_b) = (
+            np.unique(_axes_of(placements, entry), return_inverse=True)
+            for placements in (sources, targets)
+        )
+        return _PairedSets(a, b, of_a, of_b)
+
+    def each(self, function: Callable[[Bits, Bits], NDArray[_Number]]) -> NDArray[_Number]:
+        """[sources, targets]: a function of the sets before and after."""
+        few = function(self.before[:, None], self.after[None, :])
+        return few.take(self.sources, axis=0).take(self.targets, axis=1)
+
+    @property
+    def ends(self) -> tuple[Bits, Bits]:
+        """[sources, 1] and [1, targets]: the sets before, and those after."""
+        return self.before[self.sources][:, None], self.after[self.targets][None, :]
 
 
 @dataclass(frozen=True)
@@ -210,19 +228,28 @@ class _Blocks:
     """The mesh axes that cut the same dimension before and after, but at another place."""
 
     @staticmethod
-    def of(a: Mapping[int, Bits], b: Mapping[int, Bits], rank: int, product: Seconds) -> _Blocks:
-        """``a`` and ``b``: for each entry, the mesh axes with this entry before and after."""
-        cell, inner_a, inner_b, met = np.ones((4, 1, 1))
-        shifted = np.zeros((1, 1), np.int32)
-        for dim in range(rank):
-            alike = _below_lowest(a[dim] ^ b[dim])
-            parts_a, parts_b = product[a[dim] & ~alike], product[b[dim] & ~alike]
-            cell = cell * product[a[dim] & alike]
-            inner_a, inner_b = inner_a * parts_a, inner_b * parts_b
-            met = met * np.maximum(parts_a / parts_b, 1.0)
-            shifted = shifted | (a[dim] & b[dim] & ~alike)
-        both = 1.0 / (cell * inner_a * inner_b)
-        return _Blocks(1.0 / (cell * inner_a), 1.0 / (cell * inner_b), both, met, shifted)
+    def of(dimensions: Sequence[_PairedSets], product: Seconds) -> _Blocks:
+        """``dimensions``: for each dimension, the mesh axes that cut it before and after."""
+
+        def cells(a: Bits, b: Bits) -> Seconds:
+            # Axes that cut alike before and after count once.
+            return product[a] * product[b & ~_alike(a, b)]
+
+        def met(a: Bits, b: Bits) -> Seconds:
+            alike = _alike(a, b)
+            return np.maximum(product[a & ~alike] / product[b & ~alike], 1.0)
+
+        def shifted(a: Bits, b: Bits) -> Bits:
+            return a & b & ~_alike(a, b)
+
+        ends = [tuple(product[own] for own in sets.ends) for sets in dimensions]
+        return _Blocks(
+            1.0 / _multiplied(before for before, _ in ends),
+            1.0 / _multiplied(after for _, after in ends),
+            1.0 / _multiplied(sets.each(cells) for sets in dimensions),
+            _multiplied(sets.each(met) for sets in dimensions),
+            _union(sets.each(shifted) for sets in dimensions),
+        )
 
 
 def _axes_of(placements: Placements, entry: int) -> Bits:
@@ -234,6 +261,10 @@ def _union(sets: Iterable[Bits]) -> Bits:
     return reduce(np.bitwise_or, sets, np.zeros((1, 1), np.int32))
 
 
+def _multiplied(factors: Iterable[Seconds]) -> Seconds:
+    return reduce(np.multiply, factors, np.ones((1, 1)))
+
+
 def _products(primes: NDArray[np.int64]) -> Seconds:
     """For each set of mesh axes, the product of their primes."""
     products = np.ones(1)
@@ -242,6 +273,8 @@ def _products(primes: NDArray[np.int64]) -> Seconds:
     return products
 
 
-def _below_lowest(axes: Bits) -> Bits:
-    """The mesh axes further out than all of a set; all mesh axes if the set is empty."""
-    return (axes & -axes) - 1
+def _alike(a: Bits, b: Bits) -> Bits:
+    """The mesh axes further out than all that are in one of two sets only; all mesh axes if the
+    sets are equal."""
+    different = a ^ b
+    return (different & -different) - 1

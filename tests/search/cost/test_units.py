@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.graphs.transformer import transformer
-from support.plans.small_plans import small_plan
+from support.plans.small_plans import CUT, small_plan
 
 from pcg.machine import load_machine
 from pcg.placement.layout import grid
@@ -89,6 +92,18 @@ def test_recompute_none_allows_no_choice():
 def test_least_memory_is_chosen_if_nothing_fits():
     (nodes,) = ways(1)
     assert nodes == ways(0)[0]
+
+
+@given(st.sampled_from(sorted(CUT)), st.randoms(use_true_random=False))
+def test_recomputation_makes_no_step_shorter(name: str, random: Random):
+    """The search leaves out the simulation of plans by this."""
+    plan = small_plan(name)
+    made = schedule(plan.graph, plan.views)
+    cost = CostModel(load_machine("dgx-a100").with_devices(4), plan.training)
+    share = random.random()
+    some = frozenset(n for n in plan.graph.nodes if not n.is_leaf and random.random() < share)
+    plain = simulate(made, cost).step_seconds
+    assert recomputing(made, cost, some).simulation.step_seconds >= plain * (1 - 1e-12)
 
 
 def test_communication_again_runs_beside_computation():

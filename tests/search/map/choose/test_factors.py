@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.map.choose.factors import Factor, _Elimination, least, restricted
+from search.map.choose.factors import (
+    FEW_PICKED,
+    Factor,
+    _Elimination,
+    least,
+    restricted,
+)
 
 
 @st.composite
@@ -46,6 +52,17 @@ def test_a_choice_among_fewer_values_is_one_among_all(problem):
     back = tuple(int(values[v][c]) for v, c in enumerate(choice))
     assert total(factors, back) == pytest.approx(minimum)
     assert minimum >= least(sizes, factors)[0] - 1e-9
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_restricted_tables_hold_the_values_at_the_places(seed: int, is_transposed: bool):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 2 * FEW_PICKED, 2).tolist()
+    values = rng.random(sizes)
+    table = np.ascontiguousarray(values.T).T if is_transposed else values
+    places = [np.sort(rng.permutation(size)[: rng.integers(1, size + 1)]) for size in sizes]
+    (fewer,) = restricted([Factor((0, 1), table)], places)
+    assert np.array_equal(fewer.values, values[np.ix_(*places)])
 
 
 def chain(blocks: int) -> tuple[list[int], list[Factor]]:

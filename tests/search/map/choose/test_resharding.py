@@ -15,7 +15,7 @@ from search.map.choose.resharding import (
     _NOTHING,
     _PASSES,
     _REDUCES,
-    _below_lowest,
+    _alike,
     _keys,
 )
 from search.map.space.strategies import IDLE, PARTIAL, REPLICATE
@@ -87,10 +87,25 @@ def key(a: tuple[int, ...], b: tuple[int, ...], primes: tuple[int, ...]):
 def test_keys_of_transfers_equal_those_computed_axis_by_axis(case):
     primes, a, b = case
     source, target = (np.array([way], np.int8).reshape(1, len(primes)) for way in (a, b))
-    keys = _keys(source, target, np.array(primes, np.int64))
-    np.testing.assert_allclose(keys[0, 0], key(a, b, primes), rtol=1e-12)
+    columns = _keys(source, target, np.array(primes, np.int64))
+    own = [float(column[0]) for column in columns]
+    np.testing.assert_allclose(own, key(a, b, primes), rtol=1e-12)
+
+
+@given(st.lists(pairs(), min_size=1, max_size=8).filter(lambda own: len({p for p, *_ in own}) == 1))
+def test_keys_of_several_pairs_equal_those_of_each_pair(cases):
+    """Placements share what depends on their sets of mesh axes alone."""
+    primes = np.array(cases[0][0], np.int64)
+    a, b = (
+        np.array([case[n] for case in cases], np.int8).reshape(len(cases), len(primes))
+        for n in (1, 2)
+    )
+    together = np.stack([np.asarray(c, float) for c in _keys(a, b, primes)], axis=1)
+    each = [_keys(a[i : i + 1], b[j : j + 1], primes) for i in range(len(a)) for j in range(len(b))]
+    assert together.tolist() == [[float(column[0]) for column in one] for one in each]
 
 
 def test_mesh_axes_further_out():
-    below = _below_lowest(np.array([[0b1000, 0b0110, 0b0001]], np.int32))
-    assert below.tolist() == [[0b0111, 0b0001, 0]]
+    a = np.array([[0b1000, 0b0110, 0b0001, 0b1011]], np.int32)
+    b = np.array([[0b0000, 0b0000, 0b0000, 0b0001]], np.int32)
+    assert _alike(a, b).tolist() == [[0b0111, 0b0001, 0, 0b0001]]
