@@ -54,7 +54,7 @@ NEAR_BEST = 5e-3
 fraction longer than that graph's best plan: as much as rewrites of a large graph gain at least."""
 
 
-FAR = 1.5
+FAR = 1.25
 """A graph is not rewritten for the sake of plans without stages if its best such plan takes more
 than this many times the known plan of another kind. Rewrites of large graphs gain a few percent."""
 

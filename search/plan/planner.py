@@ -147,7 +147,8 @@ class MeshPlanner:
                 self._on_all_devices(self._short.graph, search, partial(self._asked, name, graph))
                 if self.family == "joint" and self.mode is not Mode.ALGEBRA:
                     self._on_fewer_devices(search)
-                    move_once(search, lambda own: self._masked(own, everything))
+                    if not search.is_far_behind:
+                        move_once(search, lambda own: self._masked(own, everything))
                     if not self._short.more and self.dimensions is None:
                         refine(graph, search, self.machine, self.teller)
                         refine_to_fit(graph, search, self.machine, self.teller)
