@@ -40,7 +40,7 @@ to the seconds of its step; None if they are no less than the limit."""
 Stages = tuple[tuple[float, float, Start], ...]
 """Annealings in order, each as a fraction of the work, its first temperature as a fraction of the
 seconds of a step, and its start."""
-WIDELY: Stages = ((0.2, 0.03, "best"), (0.2, 0.03, "alone"), (0.15, 0.03, "apart"))
+WIDELY: Stages = ((0.2, 0.05, "best"), (0.2, 0.05, "alone"), (0.15, 0.05, "apart"))
 NEARBY: Stages = ((0.15, 0.02, "best"), (0.15, 0.02, "best"), (0.15, 0.01, "best"))
 LAYOUTS = 60
 """The number of layouts of a fork's branches among which the start ``apart`` is chosen."""

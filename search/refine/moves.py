@@ -1,9 +1,10 @@
 """Random changes of a plan: mappings of one operator, or of several that are connected.
 
-Operators that change together are aligned. A neighbour of a cut operator is cut along the same
-dimension of the tensor between them, on the same devices, so that nothing moves between the two. So
-a branch gets to other devices in one change. Changes operator by operator would lead through slower
-plans.
+Most changes are of one operator: such a state takes least time to simulate, and an annealing needs
+many states. Operators that change together are aligned. A neighbour of a cut operator is cut along
+the same dimension of the tensor between them, on the same devices, so that nothing moves between
+the two. So a branch gets to other devices in one change. Changes operator by operator would lead
+through slower plans.
 
 Complexity: the operators that change, and their operands.
 """
@@ -70,17 +71,21 @@ class Moves:
         """The mappings after a random change; equal ones if the change has no effect."""
         random, node = self.random, self.random.choice(self.graph.operators)
         kind = random.random()
-        if kind < 0.25:
+        if kind < 0.3:
             return {**now, node: self.any_of(node)}
-        if kind < 0.5 and self._edges[node]:
+        if kind < 0.6 and self._edges[node]:
             edge = random.choice(self._edges[node])
-            back = _Edge(node, edge.others, edge.own)
-            return {**now, node: self._aligned(now[edge.other], back)}
+            if kind < 0.45:
+                back = _Edge(node, edge.others, edge.own)
+                return {**now, node: self._aligned(now[edge.other], back)}
+            return {**now, node: self._beside(node, now[edge.other])}
+        if kind < 0.68:
+            return {**now, **self._begun(now, [node])}
         region = self._region(node)
-        if kind < 0.75:
+        if kind < 0.84:
             seed = random.choice(region)
             return {**now, **self._spread(seed, self.any_of(seed), region)}
-        if kind < 0.85:
+        if kind < 0.92:
             return {**now, **self._begun(now, region)}
         return {**now, **self._on_group(now, region)}
 
@@ -165,6 +170,18 @@ class Moves:
                 used.append(place)
                 axes.append(axis._replace(place=place))
         return OperatorMapping(mapping.start, tuple(axes))
+
+    def _beside(self, node: Node, like: OperatorMapping) -> OperatorMapping:
+        """A mapping of an operator on the devices of a neighbour, cut along any axes. Where the
+        neighbour's tensor has to move anyway, another cut may cost no more and save later moves."""
+        axes: list[MappedAxis] = []
+        used: list[int] = []
+        for axis in like.axes:
+            place = self.random.choice([*self._places(node, axis.degree, used), _NOTHING])
+            if place != _NOTHING:
+                used.append(place)
+                axes.append(axis._replace(place=place))
+        return OperatorMapping(like.start, tuple(axes))
 
     def _begun(self, now: Mappings, region: Sequence[Node]) -> Mappings:
         """A region, moved to higher or lower devices."""
