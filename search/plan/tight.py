@@ -26,7 +26,7 @@ from search.map.choose.choosing import Choice
 from search.map.space.mapping import OperatorMapping
 from search.plan.incumbent import PricedPlan, PricedTrial, SearchState
 from search.plan.refining import MOST_GRAPHS, SMALL, in_spaces, on_all_devices
-from search.refine.annealing import Price, Stages
+from search.refine.annealing import Price, Stage, Stages
 from search.refine.delta import DeltaSimulator
 
 STATES_TO_FIT, MORE_STATES = 300, 1500
@@ -34,7 +34,7 @@ STATES_TO_FIT, MORE_STATES = 300, 1500
 their time."""
 MOST_SETS = 8
 """The most sets of weights in parts that are tried for a graph. The smallest sets come first."""
-STAGES: Stages = ((0.3, 0.1, "best"), (0.3, 0.1, "alone"), (0.4, 0.02, "best"))
+STAGES: Stages = (Stage(0.3, 0.1, "best"), Stage(0.3, 0.1, "alone"), Stage(0.4, 0.02, "best"))
 PENALTY = 10.0
 """A plan that takes a tenth more memory than there is counts as if its step took twice as long."""
 

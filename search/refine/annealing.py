@@ -20,12 +20,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf, log
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from search.map.choose.choosing import Choice, Chooser
 from search.map.space.mapping import OperatorMapping
 from search.refine.delta import DeltaSimulator
-from search.refine.moves import Mappings, Moves
+from search.refine.moves import BROAD, FINE, Mappings, Moves, Shares
 
 Start = Literal["best", "alone", "apart"]
 """The start of an annealing: the best plan so far, all operators on one device, or the best plan
@@ -37,11 +37,26 @@ STATES = 800
 Price = Callable[[tuple[OperatorMapping, ...], float], float | None]
 """A function from a state, as the mappings of all operators in the order of the graph, and a limit
 to the seconds of its step; None if they are no less than the limit."""
-Stages = tuple[tuple[float, float, Start], ...]
-"""Annealings in order, each as a fraction of the work, its first temperature as a fraction of the
-seconds of a step, and its start."""
-WIDELY: Stages = ((0.2, 0.05, "best"), (0.2, 0.05, "alone"), (0.15, 0.05, "apart"))
-NEARBY: Stages = ((0.15, 0.02, "best"), (0.15, 0.02, "best"), (0.15, 0.01, "best"))
+
+
+class Stage(NamedTuple):
+    """An annealing. ``part``: its fraction of the work; ``heat``: its first temperature as a
+    fraction of the seconds of a step; ``shares``: the kinds of its changes."""
+
+    part: float
+    heat: float
+    start: Start
+    shares: Shares = BROAD
+
+
+Stages = tuple[Stage, ...]
+"""Annealings in order."""
+WIDELY: Stages = (Stage(0.2, 0.03, "best"), Stage(0.2, 0.03, "alone"), Stage(0.15, 0.03, "apart"))
+NEARBY: Stages = (
+    Stage(0.15, 0.02, "best", FINE),
+    Stage(0.15, 0.02, "best", FINE),
+    Stage(0.15, 0.01, "best", FINE),
+)
 LAYOUTS = 60
 """The number of layouts of a fork's branches among which the start ``apart`` is chosen."""
 FEW = 10
@@ -85,12 +100,13 @@ class Annealer:
         if seconds is None:
             return choice
         self._least, self._best = seconds, None
-        for part, heat, start in stages:
-            states = int(part * min(self.work / len(nodes), STATES * len(nodes)))
+        for stage in stages:
+            states = int(stage.part * min(self.work / len(nodes), STATES * len(nodes)))
             if not states:
                 continue
-            hot = heat * max(1.0, FEW / len(nodes))
-            self._run(self._start(start, best), states, hot)
+            hot = stage.heat * max(1.0, FEW / len(nodes))
+            self._moves.shares = stage.shares
+            self._run(self._start(stage.start, best), states, hot)
             best = self._best or best
             other = self._turned_over(best)
             seconds = None if other is None else self._seconds(other, self._least)

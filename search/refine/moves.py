@@ -1,7 +1,6 @@
 """Random changes of a plan: mappings of one operator, or of several that are connected.
 
-Most changes are of one operator: such a state takes least time to simulate, and an annealing needs
-many states. Operators that change together are aligned. A neighbour of a cut operator is cut along
+Operators that change together are aligned. A neighbour of a cut operator is cut along
 the same dimension of the tensor between them, on the same devices, so that nothing moves between
 the two. So a branch gets to other devices in one change. Changes operator by operator would lead
 through slower plans.
@@ -15,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
+from typing import NamedTuple
 
 from pcg.graph.graph import Graph, Node
 from search.map.choose.spaces import Spaces
@@ -23,6 +23,26 @@ from search.map.space.strategies import REPLICATE, passes
 from search.split.branches import Branch, forks
 
 Mappings = Mapping[Node, OperatorMapping]
+
+
+class Shares(NamedTuple):
+    """The shares of kinds of changes, added up in this order. ``any_of``: an operator is mapped
+    anew; ``aligned``: like a neighbour, with the same cuts; ``beside``: on the devices of a
+    neighbour, with any cuts; ``shifted``: to other devices; ``spread``: a region is mapped anew;
+    ``begun``: a region is moved to other devices. Else a region is moved to a group of devices."""
+
+    any_of: float
+    aligned: float
+    beside: float
+    shifted: float
+    spread: float
+    begun: float
+
+
+BROAD = Shares(0.25, 0.5, 0.5, 0.5, 0.75, 0.85)
+"""Half of the changes are of regions: they lead far."""
+FINE = Shares(0.3, 0.45, 0.6, 0.68, 0.84, 0.92)
+"""Most changes are of one operator. Such a state takes least time to simulate."""
 LONGEST = 8
 """The most operators that change together at random. A branch changes as a whole."""
 
@@ -46,6 +66,7 @@ class Moves:
     spaces: Spaces
     devices: int
     random: Random
+    shares: Shares = BROAD
     _edges: dict[Node, list[_Edge]] = field(init=False, default_factory=dict[Node, list[_Edge]])
     _regions: Sequence[Sequence[Node]] = field(init=False)
     _forks: Sequence[Sequence[Branch]] = field(init=False)
@@ -70,22 +91,22 @@ class Moves:
     def moved(self, now: Mappings) -> dict[Node, OperatorMapping]:
         """The mappings after a random change; equal ones if the change has no effect."""
         random, node = self.random, self.random.choice(self.graph.operators)
-        kind = random.random()
-        if kind < 0.3:
+        kind, shares = random.random(), self.shares
+        if kind < shares.any_of:
             return {**now, node: self.any_of(node)}
-        if kind < 0.6 and self._edges[node]:
+        if kind < shares.beside and self._edges[node]:
             edge = random.choice(self._edges[node])
-            if kind < 0.45:
+            if kind < shares.aligned:
                 back = _Edge(node, edge.others, edge.own)
                 return {**now, node: self._aligned(now[edge.other], back)}
             return {**now, node: self._beside(node, now[edge.other])}
-        if kind < 0.68:
+        if kind < shares.shifted:
             return {**now, **self._begun(now, [node])}
         region = self._region(node)
-        if kind < 0.84:
+        if kind < shares.spread:
             seed = random.choice(region)
             return {**now, **self._spread(seed, self.any_of(seed), region)}
-        if kind < 0.92:
+        if kind < shares.begun:
             return {**now, **self._begun(now, region)}
         return {**now, **self._on_group(now, region)}
 
