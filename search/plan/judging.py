@@ -60,11 +60,8 @@ class Judge:
         for nodes, spares in self._recomputed(made, cost, limit, known):
             # A recomputation that does not come out alike in all blocks cannot stand for the whole.
             with suppress(NotAlike):
-                recomputing_plan = (
-                    self._too_slow(plain, steps, cost, nodes, often)
-                    if too_slow
-                    else self._with_recomputation(plain, steps, cost, nodes, often)
-                )
+                given = plain, steps, cost, nodes, often
+                recomputing_plan = self._with_recomputation(*given, too_slow=too_slow)
                 recomputing_plans.append(replace(recomputing_plan, spares=spares))
         yield from recomputing_plans or ([plain] if self.recompute is not Recompute.AUTO else ())
 
@@ -75,25 +72,18 @@ class Judge:
         cost: CostModel,
         nodes: frozenset[Node],
         often: Repeated,
+        *,
+        too_slow: bool = False,
     ) -> PricedPlan:
-        """The plan with the given operators recomputed."""
-        seconds = recomputing(steps, cost, nodes, often).simulation.step_seconds
+        """The plan with the given operators recomputed. ``too_slow``: whether it is slower than a
+        known plan without that. Then it is not simulated and has infinite seconds: recomputation
+        adds tasks to streams that run in order, so no step becomes shorter by it."""
+        if too_slow:
+            seconds = inf
+        else:
+            seconds = recomputing(steps, cost, nodes, often).simulation.step_seconds
         memory = self.memory(steps, cost, nodes, often)
         return replace(plain, seconds=seconds, memory=memory, recompute=nodes)
-
-    def _too_slow(
-        self,
-        plain: PricedPlan,
-        steps: Schedule,
-        cost: CostModel,
-        nodes: frozenset[Node],
-        often: Repeated,
-    ) -> PricedPlan:
-        """The plan with the given operators recomputed, if it is slower than a known plan without
-        that. It is not simulated and has infinite seconds: recomputation adds tasks to streams that
-        run in order, so no step becomes shorter by it."""
-        memory = self.memory(steps, cost, nodes, often)
-        return replace(plain, seconds=inf, memory=memory, recompute=nodes)
 
     def _recomputed(
         self, made: SimulatedChoice, cost: CostModel, limit: int, known: float
