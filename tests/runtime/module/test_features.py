@@ -15,6 +15,7 @@ from support.runs.own_loop import (
     assert_same,
     batch_of,
     captured,
+    parallel,
     planned,
     trained,
     words,
@@ -28,7 +29,6 @@ from pcg.errors import InputError
 from pcg.plan.plan import Plan
 from runtime.module.module import ParallelModule
 from runtime.module.twin import twin, without_elements
-from runtime.program.lower import Lowering
 from runtime.world.collectives import World
 
 
@@ -53,10 +53,6 @@ def numbers_of(number: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(number)
     x = torch.randn(BATCH, 6, generator=generator, dtype=torch.float64)
     return {"x": x, "labels": torch.randint(5, (BATCH,), generator=generator)}
-
-
-def parallel(module: nn.Module, plan: Plan, world: World, seed: int = 0) -> ParallelModule:
-    return ParallelModule(module, Lowering(plan), world, seed)
 
 
 def both(module: nn.Module, plan: Plan, batch, parts: int = 1):

@@ -17,6 +17,7 @@ from support.runs.own_loop import (
     RANKS,
     batch_of,
     captured,
+    parallel,
     planned,
     words,
     words_cut_at_random,
@@ -27,10 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pcg.errors import InputError
-from pcg.plan.plan import Plan
-from runtime.module.module import ParallelModule
 from runtime.module.twin import twin, without_elements
-from runtime.program.lower import Lowering
 from runtime.world.collectives import World
 
 
@@ -65,10 +63,6 @@ def own(batch: dict[str, Tensor], world: World) -> dict[str, Tensor]:
     """The samples of a rank."""
     each = BATCH // world.size
     return {n: t[world.rank * each : (world.rank + 1) * each] for n, t in batch.items()}
-
-
-def parallel(module: nn.Module, plan: Plan, world: World) -> ParallelModule:
-    return ParallelModule(module, Lowering(plan), world, 0)
 
 
 def step(module: nn.Module, batch: dict[str, Tensor]) -> None:

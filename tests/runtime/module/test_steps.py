@@ -14,20 +14,14 @@ from support.runs.own_loop import (
     RANKS,
     batch_of,
     captured,
+    parallel,
     planned,
     words_planned,
 )
 from support.runs.simulated import on_ranks
 from torch import Tensor, nn
 
-from pcg.plan.plan import Plan
-from runtime.module.module import ParallelModule
-from runtime.program.lower import Lowering
 from runtime.world.collectives import World
-
-
-def parallel(module: nn.Module, plan: Plan, world: World) -> ParallelModule:
-    return ParallelModule(module, Lowering(plan), world, seed=0)
 
 
 def test_a_loss_without_a_backward_pass_keeps_no_batch():

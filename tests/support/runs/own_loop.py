@@ -171,9 +171,14 @@ def eagerly(module: nn.Module, parts: int = 1) -> Trained:
     return trained(module, clip, parts=parts)
 
 
+def parallel(module: nn.Module, plan: Plan, world: World, seed: int = 0) -> ParallelModule:
+    """A rank's part of a module that is trained by a plan."""
+    return ParallelModule(module, Lowering(plan), world, seed)
+
+
 def on_rank(plan: Plan, world: World, *, halves: bool, parts: int = 1) -> Trained:
     """Train by a plan on one rank. ``halves``: whether a rank is given its samples alone."""
-    model = ParallelModule(MODULES[world.rank], Lowering(plan), world, 0)
+    model = parallel(MODULES[world.rank], plan, world)
 
     def batch(number: int) -> dict[str, Tensor]:
         whole, own = batch_of(number), BATCH // world.size
