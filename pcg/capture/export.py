@@ -98,11 +98,11 @@ def _exported(
             kind = type(error).__name__
             problem = f"torch.export: {kind}: {_first_line(error)}"
             if kind == SIZES:
-                problem = "has a size that depends on values, which no graph can follow"
-                problem = f"{_first_line(error)} {problem}"
+                sized = "has a size that depends on values, which no graph can follow"
+                problem = f"{_first_line(error)} {sized}"
             if kind in CHOOSES:
-                problem = "branches on the values of a tensor, which no graph can follow"
-                problem = f"{problem} ({kind}){HINT}"
+                branching = "branches on the values of a tensor, which no graph can follow"
+                problem = f"{branching} ({kind}){HINT}"
             raise InputError(_line_at_fault(error, where), problem) from error
 
 

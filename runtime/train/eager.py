@@ -5,9 +5,10 @@ model.
 
 Method. Create the module with real values, at the batch size of its own example inputs. Run it by
 torch, and run the graph with which planning starts, on the same random inputs and dropout masks in
-double precision. The outputs and the gradients of the loss must agree.
+double precision. The outputs and the gradients of the loss must agree. Run the module once more, on
+the same numbers: a step that depends on earlier ones, by other means than buffers, must differ.
 
-Complexity. A capture, and a training step of each on the CPU. Models beyond ``MOST_PARAMETERS`` or
+Complexity. A capture, and three training steps on the CPU. Models beyond ``MOST_PARAMETERS`` or
 ``MOST_OPERATIONS`` are not compared.
 
 A heuristic: one batch of random numbers can find a difference, but cannot prove that there is none.
@@ -140,6 +141,7 @@ def _compare_on(
     try:
         names = [state.names[0] for state in captured.states]
         expected, of_module = _of_module(module, arguments, parameters, chosen.drawn, names)
+        again, of_again = _of_module(module, arguments, parameters, chosen.drawn, names)
     except Exception as error:
         problem = f"on {chosen.kind} inputs it raises {type(error).__name__}: {error}"
         return ModuleAgreement(reason=one_line(problem))
@@ -149,7 +151,24 @@ def _compare_on(
         if bool(gradient.any()):
             problem = f"the gradient of {name} is 0 in the graph, and not that of the module itself"
             raise InputError(where, f"{problem}, {AGAINST}")
-    return _agreement(where, captured, chosen, expected, outputs, of_module)
+    agreement = _agreement(where, captured, chosen, expected, outputs, of_module)
+    if agreement.error is not None:
+        _check_same_again(where, (*expected, *of_module), (*again, *of_again))
+    return agreement
+
+
+def _check_same_again(where: str, first: Sequence[Tensor], second: Sequence[Tensor]) -> None:
+    """Raise InputError if outputs or gradients of a module are others in a second step on the same
+    numbers."""
+    is_same = len(first) == len(second) and all(
+        one.shape == other.shape
+        and torch.allclose(one.detach().double(), other.detach().double(), rtol=NEAR, atol=1e-12)
+        for one, other in zip(first, second, strict=True)
+    )
+    if not is_same:
+        problem = "a second step on the same numbers has another result than the first"
+        expected = "expected that a step depends on parameters, buffers and inputs alone"
+        raise InputError(where, f"{problem}, {expected}; --no-self-check plans the first step")
 
 
 def _of_module(

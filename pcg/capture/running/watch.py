@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from pcg.capture.running.attributes import same_after_forward
 from pcg.capture.running.autograd_functions import Use, run_forward, run_straight_through
 from pcg.capture.running.python_random import watched_random
 from pcg.capture.running.refusals import LOST
@@ -57,16 +58,9 @@ def watched(module: Module, where: str, straight: Collection[Any] = ()) -> Gener
     through.
 
     Raises InputError for a hook, with the line that registers it, and for a ``forward`` that
-    changes which parameters are trained.
+    changes which parameters the module has, or which are trained, or the mode of a part.
     """
     watch = ModuleWatch(where)
-    trained = {name: tensor.requires_grad for name, tensor in module.named_parameters()}
-
-    def check_trained(*_: object) -> None:
-        for name, tensor in module.named_parameters():
-            if trained.get(name) != tensor.requires_grad:
-                problem = f"forward changes requires_grad of parameter {name}, expected it as it is"
-                raise InputError(where, f"{problem} when the module is made")
 
     apply = classmethod(_apply_of(watch, straight))
     with ExitStack() as stack:
@@ -80,7 +74,7 @@ def watched(module: Module, where: str, straight: Collection[Any] = ()) -> Gener
         stack.enter_context(patch.object(torch.Tensor, "grad", _grad_of(where)))
         for owner, name, watching in (*_modes(), *_uniform_numbers()):
             stack.enter_context(patch.object(owner, name, watching))
-        stack.callback(module.register_forward_hook(check_trained).remove)
+        stack.enter_context(same_after_forward(module, where))
         stack.enter_context(_plain_buffers(module))
         yield watch
 
