@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pcg.machine import load_machine
+from pcg.plan.plan import Plan
 from pcg.plan.text import parse_graph
 from search.choices import Mode
 from search.plan.planner import MeshPlanner
@@ -74,13 +75,21 @@ return mean_loss(multiply(y, y)), y
 """One sequence and three heads: on four devices only rows can be cut."""
 
 
-@pytest.mark.soak
-def test_attention_cut_in_rows_by_the_search(agree):
+@pytest.fixture(scope="module")
+def found() -> Plan:
+    """The plan of the search for one long sequence."""
     machine = load_machine("tests/data/two-devices.toml").with_nodes(2).with_devices(4)
     planner = MeshPlanner(machine, load_library(), mode=Mode.PARALLEL)
-    plan = planner.plan("long", parse_graph(LONG.format(kind="causal"))).plan
-    (node,) = (n for n in plan.graph.operators if n.name == "causal_attention")
+    return planner.plan("long", parse_graph(LONG.format(kind="causal"))).plan
+
+
+def test_search_cuts_attention_in_rows(found: Plan):
+    (node,) = (n for n in found.graph.operators if n.name == "causal_attention")
     queries, keys, values = (value.type.degrees for value in node.inputs)
     assert queries.dims == (1, 1, 4, 1)
     assert keys.copies == values.copies == 4
-    agree.of(plan)
+
+
+@pytest.mark.soak
+def test_attention_cut_in_rows_by_the_search(agree, found: Plan):
+    agree.of(found)

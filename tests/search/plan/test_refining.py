@@ -51,6 +51,16 @@ def library() -> Library:
     return load_library()
 
 
+def residual(blocks: int) -> str:
+    """Residual blocks of two layers."""
+    lines = ["x = input[8, 1024]", "y0 = relu(x)"]
+    for at in range(blocks):
+        lines += [f"a{at} = weight[1024, 512]", f"b{at} = weight[512, 1024]"]
+        layers = f"matmul(relu(matmul(y{at}, a{at})), b{at})"
+        lines.append(f"y{at + 1} = relu(add({layers}, y{at}))")
+    return "\n".join([*lines, f"return mean_loss(y{blocks})"])
+
+
 def planned(library: Library, graph: Graph, **options: object) -> Planned:
     return replace(MeshPlanner(MACHINE, library), **options).plan("m", graph)
 
@@ -101,13 +111,12 @@ def test_refining_is_skipped_if_the_time_of_the_search_is_up(library):
     assert "refining" not in chosen.report.phases
 
 
-@pytest.mark.soak
 def test_resharding_for_several_readers_is_counted_once(library):
     """In a residual network, a block reads the output of the block before twice. Sums that count
     its resharding once lead to a faster plan."""
-    graph = build_model("resnext50", None, 8)
-    cuts = Cuts.of_rules(library.concrete(graph))
-    chooser = Chooser.on(CostModel(load_machine("dgx-a100"), BF16), cuts)
+    graph = parse_graph(residual(blocks=4))
+    machine = load_machine("summit").with_devices(6)
+    chooser = Chooser.on(CostModel(machine, BF16), Cuts.of_rules(library.concrete(graph)))
     trial = Trial(chooser, graph, Derivation.start(graph), lambda made: made.seconds)
     before = min(trial.choices(0.0, everything), key=lambda tried: tried.seconds)
     seconds: list[float] = []

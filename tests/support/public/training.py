@@ -29,6 +29,7 @@ from pcg.plan.plan import Plan
 from runtime.execute.precision import in_float64
 from runtime.inputs.seeded import input_batch
 from runtime.module.calls import ForwardSignature, ModuleCall, call_of
+from runtime.train.grouped import grouped_in_double
 from runtime.train.replay import OtherDraws, Replay, aligned
 from unity.api.losses import LossSource, returned_loss, with_loss
 
@@ -137,7 +138,8 @@ def eagerly(subject: Subject, optimizer: str) -> Trained:
         whole = {n: tuple((0, size) for size in grad.shape) for n, grad in given.items()}
         return [Piece(n, whole[n], grad.clone()) for n, grad in given.items()]
 
-    return _trained(module, forward, pieces, optimizer)
+    with grouped_in_double():
+        return _trained(module, forward, pieces, optimizer)
 
 
 def _trained(
