@@ -211,9 +211,13 @@ def _batch(graph: Graph) -> int:
 
 
 def _of_inputs(graph: Graph) -> frozenset[Node]:
-    """The operators that depend on no weight."""
+    """The operators that depend on no weight, nor on the shape of a value that does."""
     trained = gradient_nodes(graph)
-    return frozenset(node for node in graph.operators if node not in trained)
+    ahead: set[Node] = set()
+    for node in graph.operators:
+        if node not in trained and all(v.node.is_leaf or v.node in ahead for v in node.inputs):
+            ahead.add(node)
+    return frozenset(ahead)
 
 
 @lru_cache(maxsize=8)

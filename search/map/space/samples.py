@@ -3,10 +3,11 @@
 Problem: a graph does not say which of its inputs hold samples. Method: samples run along the first
 dimension of the first input, and of all inputs whose first dimension has the same length. A
 constant may have this length by chance: a causal mask, for example, if there are as many tokens as
-samples. It is recognized by an operator that reads the samples of the first input at one index, and
-the first dimension of the constant at another. This test is left out for values that depend on
-weights: the two towers of a model each have samples of their own, and a product of both towers
-reads these at two indices. Complexity: linear in the number of operands. Not exact: a constant of
+samples. It is recognized by an operator that reads samples at one index, and the first dimension of
+the constant at another. Samples are at first those of the first input, then also those of inputs
+that are read at the same index. This test is left out for values that depend on weights: the two
+towers of a model each have samples of their own, and a product of both towers reads these at two
+indices. Complexity: the number of operands, times that of inputs at most. Not exact: a constant of
 the same length that is never read beside samples counts as samples.
 """
 
@@ -26,32 +27,38 @@ def sampled(graph: Graph) -> list[Value]:
     if first is None:
         return [node.value() for node in inputs]
     as_long = [n.value() for n in inputs if n.types[0].shape[0] == first.types[0].shape[0]]
-    constants = (
-        _Constants(graph, first.value(), as_long).constants if len(as_long) > 1 else set[Value]()
-    )
+    known, constants = {first.value()}, set[Value]()
+    while len(known) + len(constants) < len(as_long):
+        found = _Constants(graph, known, as_long)
+        constants = found.constants - known
+        if not (more := found.beside - known - constants):
+            break
+        known |= more
     return [value for value in as_long if value not in constants]
 
 
 @dataclass
 class _Constants:
-    """Finds the ``constants``: inputs that are read beside samples at another index. ``first``: the
-    input that holds samples for sure; ``as_long``: the inputs whose first dimension is as long."""
+    """Finds the ``constants``: inputs that are read beside samples at another index. Those that are
+    read at the same index are ``beside``. ``known``: the inputs that hold samples; ``as_long``: the
+    inputs whose first dimension is as long."""
 
     graph: Graph
-    first: Value
+    known: set[Value]
     as_long: list[Value]
     constants: set[Value] = field(init=False, default_factory=set[Value])
+    beside: set[Value] = field(init=False, default_factory=set[Value])
     _samples: dict[Value, int] = field(init=False)
-    """Values that depend on the first input, each with the dimension along which its samples
+    """Values that depend on known inputs, each with the dimension along which its samples
     run."""
-    _others: dict[Value, tuple[int, frozenset[Value]]] = field(init=False)
-    """Values that depend on other inputs alone. Each has the dimension along which samples would
-    run, and the inputs that it depends on."""
+    _others: dict[Value, dict[Value, int]] = field(init=False)
+    """Values that depend on other inputs alone. For each of these inputs, the dimension along which
+    its first dimension runs."""
 
     def __post_init__(self) -> None:
         trained = gradient_nodes(self.graph)
-        self._samples = {self.first: 0}
-        self._others = {v: (0, frozenset((v,))) for v in self.as_long if v != self.first}
+        self._samples = dict.fromkeys(self.known, 0)
+        self._others = {value: {value: 0} for value in self.as_long if value not in self.known}
         for node in self.graph.nodes:
             if not (node.is_leaf or node.is_parallel):
                 self._read(node, trained)
@@ -60,29 +67,20 @@ class _Constants:
         read = [trace(value)[0] for value in node.inputs]
         axes = node.operator_call.typing(tuple(value.rank for value in node.inputs)).axes
         at = [i for i, value in enumerate(read) if value in self._samples]
-        may = [i for i, value in enumerate(read) if value in self._others]
         indices = {a.name for a in axes for i in at if a.operands[i] == self._samples[read[i]]}
-        for i in may:
-            dim, origins = self._others[read[i]]
-            names = {axis.name for axis in axes if axis.operands[i] == dim}
-            if indices and names and not indices & names and read[i].node not in trained:
-                self.constants |= origins
-        if not indices:
-            indices = {
-                a.name for a in axes for i in may if a.operands[i] == self._others[read[i]][0]
-            }
-        origins = frozenset[Value]().union(*(self._others[read[i]][1] for i in may))
+        by_origin: dict[Value, set[str]] = {}
+        for i, value in enumerate(read):
+            for origin, dim in self._others.get(value, {}).items():
+                names = {axis.name for axis in axes if axis.operands[i] == dim}
+                by_origin.setdefault(origin, set()).update(names)
+                if indices & names:
+                    self.beside.add(origin)
+                elif indices and names and value.node not in trained:
+                    self.constants.add(origin)
         for axis in axes:
-            if axis.name in indices:
-                self._placed(node, axis.outputs, None if at else origins)
-
-    def _placed(
-        self, node: Node, dims: tuple[int | None, ...], origins: frozenset[Value] | None
-    ) -> None:
-        """Note along which dimensions of an operator's outputs samples run. ``origins``: the inputs
-        on which this depends; None if it is sure."""
-        for port, dim in enumerate(dims):
-            if dim is not None and origins is None:
-                self._samples[node.value(port)] = dim
-            elif dim is not None and origins:
-                self._others[node.value(port)] = dim, origins
+            for port, dim in enumerate(axis.outputs):
+                if dim is not None and axis.name in indices:
+                    self._samples[node.value(port)] = dim
+                elif dim is not None and not at:
+                    own = self._others.setdefault(node.value(port), {})
+                    own.update((o, dim) for o, names in by_origin.items() if axis.name in names)

@@ -196,6 +196,14 @@ def test_only_operands_of_the_tail_are_computed_ahead(library):
     assert not source.ahead
 
 
+def test_what_has_the_shape_of_a_trained_tensor_is_not_computed_ahead(library):
+    """Before the first slice, the trained tensor is not there."""
+    shaped = "x = input[8, 6]\nk = input[4]\nw = weight[6, 4]\ny = matmul(x, w)\n"
+    quotient = "return divide(sum_loss(y), sum_loss(expand_as(y, k, axis=0)))"
+    with pytest.raises(NegativeAnswer, match="divide reads all samples together"):
+        streams(parse_graph(shaped + quotient), library)
+
+
 def test_quotient_by_a_tensor_that_depends_on_a_weight_is_refused(library):
     trained = "x = input[8, 6]\nw = weight[6, 4]\ny = sum_loss(matmul(x, w))\n"
     with pytest.raises(NegativeAnswer, match="divide reads all samples together"):

@@ -8,6 +8,7 @@ from fidelity.price import graph_of
 
 from pcg.graph.graph import Graph, apply, leaf
 from pcg.ops import OPERATORS
+from pcg.plan.text import parse_graph
 from search.map.space.allow import batch_axes
 from search.map.space.samples import sampled
 from search.pipeline.streams import streams
@@ -59,6 +60,25 @@ def test_two_towers_both_have_samples(has_weights):
     graph = Graph((apply(OPERATORS["mean_loss"](), apply(OPERATORS["matmul"](), left, turned)),))
     graph.check()
     assert names(graph) == ({"images", "texts"} if has_weights else {"images"})
+
+
+ENCODED = """
+ids = input[4] below 9
+features = input[4, 4, 6]
+positions = input[4, 8]
+w = weight[6, 8]
+table = weight[9, 8]
+hidden = matmul(features, w)
+encoded = mean_axis(relu(add(hidden, expand_as(hidden, positions, axis=0))), axis=1)
+return mean_loss(multiply(embedding(ids, table), encoded))
+"""
+
+
+def test_a_constant_is_found_beside_samples_of_another_input():
+    """The first input never meets the positions. It is read beside the features, and they are."""
+    graph = parse_graph(ENCODED)
+    assert names(graph) == {"ids", "features"}
+    assert streams(graph, load_library()).batch == 4
 
 
 def test_a_mask_is_repeated_slice_by_slice():
