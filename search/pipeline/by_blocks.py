@@ -35,6 +35,10 @@ from search.pipeline.stage_memory import AGAIN, PLAIN, Sparing, operator_bytes
 from search.split.blocks import Blocks, blocks_of
 from search.split.colours import MOST_FREE
 
+IN_VAIN = 2
+"""The numbers of chunks in a row without a gain after which no more are tried. One may gain nothing
+since its chunks are uneven: three blocks of a stage make one or three chunks, but not two."""
+
 
 def by_blocks(groups: StageBatches, kind: ScheduleKind, recompute: Recompute) -> Iterator[Outline]:
     """The outlines of a deep model by hand, at most one for each degree of tensor parallelism.
@@ -66,11 +70,13 @@ class _BlockRow:
         if self.kind != "1f1b" or self.groups.stages == 1:
             most = 1
         best: Outline | None = None
+        worse = 0
         for chunks in range(1, most + 1):
             made = self._cut(chunks)
-            if made is None or (best is not None and made.seconds >= best.seconds):
+            if made is not None and (best is None or made.seconds < best.seconds):
+                best, worse = made, 0
+            elif (worse := worse + 1) == IN_VAIN:
                 break
-            best = made
         return best
 
     def _cut(self, interleave: int) -> Outline | None:

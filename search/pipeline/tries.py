@@ -4,12 +4,12 @@ Problem: choosing strategies for one number of stages and one of micro-batches t
 second, and there may be hundreds of both numbers. Method: with few micro-batches stages wait for
 each other, and with many each pays for its kernels. So the time of a step first falls and then
 rises with their number. For each number of stages, the rungs of a ladder are tried, each at least
-twice the one before, until a step takes longer than with the last. In the end, the numbers between
-the best rung and its neighbours are tried, on each side until they gain nothing. Numbers of stages
-are tried downwards from ``USUAL_STAGES``, and upwards from there as long as deeper pipelines gain
-time or nothing fits. Exact if the time falls and then rises in either number; strategies that
-change from one number to the next may disturb that slightly. Complexity: the product of two
-logarithms, times the choice of strategies.
+twice the one before, until a step takes clearly longer than with the best (``WORSE``). In the end,
+the numbers between the best rung and its neighbours are tried, on each side until they gain
+nothing. Numbers of stages are tried downwards from ``USUAL_STAGES``, and upwards from there as long
+as deeper pipelines gain time or nothing fits. Exact if the time falls and then rises in either
+number; strategies that change from one number to the next may disturb that slightly. Complexity:
+the product of two logarithms, times the choice of strategies.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ FEW_OPERATORS = 24
 SLACK = 1.2
 """For few operators, outlines up to this many times as slow as the best are tried, as the best by
 estimate may not fit once it is built."""
+WORSE = 1.1
+"""A rung may take this many times as long as the best before, and the ladder goes on: other
+interleaving, or other degrees within a stage, disturb the order of neighbours."""
 GROWTH = 2
 """The least factor between a rung of the ladder and the one before."""
 SPARING = {
@@ -163,9 +166,9 @@ class OutlineSearch:
         groups, least = self._groups(stages), inf
         for count in ladder(micro_batch_counts(self.source.batch, stages)):
             seconds = yield from self._tried(groups, count)
-            if seconds is None or seconds > least:
+            if seconds is None or seconds > WORSE * least:
                 break
-            least = seconds
+            least = min(least, seconds)
         return least
 
     def _refined(self, best: _OutlineFigures) -> Iterator[Outline]:

@@ -33,11 +33,11 @@ def machine_of(memory: float) -> Machine:
     return machine.model_copy(update={"device": device}).with_devices(DEVICES)
 
 
-def groups_of(memory: float, graph=None) -> StageBatches:
+def groups_of(memory: float, graph=None, slices: int = SLICES) -> StageBatches:
     machine, library = machine_of(memory), load_library()
     source = streams(blocks(COUNT) if graph is None else graph, library)
     cost = CostModel(machine.with_devices(DEVICES // STAGES))
-    batches = MicroBatches(source, cost, Cuts(library.concrete(source.graph)), SLICES)
+    batches = MicroBatches(source, cost, Cuts(library.concrete(source.graph)), slices)
     return alike(batches, machine, STAGES)
 
 
@@ -61,6 +61,20 @@ def test_stages_are_whole_blocks_with_the_same_strategies():
     assert len(set(inner)) == 1
     assert made.sparing == PLAIN
     assert made.by_hand
+
+
+def test_stages_of_three_blocks_have_three_chunks(monkeypatch: pytest.MonkeyPatch):
+    """Two chunks would be uneven, and take longer than one. Three are whole blocks."""
+    groups = groups_of(1e12, blocks(COUNT + 1), slices=2 * SLICES)
+    found = blocks_of(groups.each[0].streams.graph)
+    assert found is not None
+    assert found.count == 3 * STAGES
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "IN_VAIN", 1)
+        (given_up,) = by_blocks(groups, "1f1b", Recompute.AUTO)
+    (made,) = by_blocks(groups, "1f1b", Recompute.AUTO)
+    assert (given_up.interleave, made.interleave) == (1, 3)
+    assert made.seconds < given_up.seconds
 
 
 def test_no_outline_of_a_small_graph(monkeypatch: pytest.MonkeyPatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from itertools import pairwise
 from math import inf
 
@@ -80,6 +81,40 @@ def test_the_best_is_as_good_as_the_best_of_all(count, batch):
     tried = list(tries)
     assert min(o.seconds for o in tried) == pytest.approx(min(every))
     assert len(tried) < len(every) / 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "least", "asked"),
+    [
+        ([9.0, 7.0, 8.0, 5.0], 7.0, 3),  # clearly worse: the ladder ends
+        ([9.0, 7.0, 7.5, 5.0], 5.0, 4),
+        ([9.0, 7.0, 7.5, None], 7.0, 4),
+        ([inf, inf, 7.0, 5.0], 5.0, 4),
+    ],
+)
+def test_a_rung_that_is_hardly_worse_does_not_end_the_ladder(
+    monkeypatch: pytest.MonkeyPatch, seconds: list[float | None], least: float, asked: int
+):
+    graph, library = layers(3, 16, 8), load_library()
+    source, cuts = streams(graph, library), Cuts.of_rules(library.concrete(graph))
+    machine = load_machine("dgx-a100").with_devices(2)
+    tries = OutlineSearch(
+        source, cuts, machine, "1f1b", CostModel, everything, inf, Phases(), Teller()
+    )
+    left = iter(seconds)
+
+    def tried(*_: object) -> Generator[object, None, float | None]:
+        yield
+        return next(left)
+
+    monkeypatch.setattr(OutlineSearch, "_tried", tried)
+    got: list[object] = []
+
+    def climbed() -> Generator[object]:
+        got.append((yield from tries._climbed(2)))
+
+    assert len(list(climbed())) == asked
+    assert got == [least]
 
 
 def test_slices_hold_whole_groups_of_samples():
