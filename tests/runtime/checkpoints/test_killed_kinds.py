@@ -39,7 +39,7 @@ KINDS = (
     "pipeline=2,micro-batches=4,sharded",
     "pipeline=2,micro-batches=2,tensor=2,sequence,recompute=selective",
 )
-STEPS, EVERY, KILLED = 12, 4, 6
+STEPS, EVERY, KILLED = 24, 6, 8
 
 
 @pytest.fixture(scope="module")
