@@ -7,9 +7,9 @@ rises with their number. For each number of stages, the rungs of a ladder are tr
 twice the one before, until a step takes clearly longer than with the best (``WORSE``). In the end,
 the numbers between the best rung and its neighbours are tried, on each side until they gain
 nothing. Numbers of stages are tried downwards from ``USUAL_STAGES``, and upwards from there as long
-as deeper pipelines gain time or nothing fits. Exact if the time falls and then rises in either
-number; strategies that change from one number to the next may disturb that slightly. Complexity:
-the product of two logarithms, times the choice of strategies.
+as deeper pipelines are not clearly slower or nothing fits. Exact if the time falls and then rises
+in either number; strategies that change from one number to the next may disturb that slightly.
+Complexity: the product of two logarithms, times the choice of strategies.
 """
 
 from __future__ import annotations
@@ -43,17 +43,19 @@ from search.pipeline.outline import (
 from search.pipeline.stage_batches import StageBatches, by_kind, group_costs, least_of
 from search.pipeline.stage_memory import AGAIN, PLAIN, Sparing
 from search.pipeline.streams import Streams
+from search.split.blocks import blocks_of
+from search.split.colours import MOST_FREE
 
 USUAL_STAGES = 16
-"""Deeper pipelines are tried if this many stages are better than fewer, or do not fit."""
+"""Deeper pipelines are tried if this many stages are hardly worse than fewer, or do not fit."""
 FEW_OPERATORS = 24
 """The number of operators up to which outlines are cheap."""
 SLACK = 1.2
 """For few operators, outlines up to this many times as slow as the best are tried, as the best by
 estimate may not fit once it is built."""
 WORSE = 1.1
-"""A rung may take this many times as long as the best before, and the ladder goes on: other
-interleaving, or other degrees within a stage, disturb the order of neighbours."""
+"""A rung, or a number of stages, may take this many times as long as the best before, and the
+search goes on. Other chunks, or other degrees within a stage, disturb the order of neighbours."""
 GROWTH = 2
 """The least factor between a rung of the ladder and the one before."""
 SPARING = {
@@ -152,14 +154,22 @@ class OutlineSearch:
         for stages in reversed(usual):
             depths.append((yield from self._climbed(stages)))
         deepest = depths[0]
-        for stages in counts[len(usual) :]:
-            if deepest > min(depths):
+        for stages in self._deeper(counts[len(usual) :]):
+            if deepest > WORSE * min(depths):
                 break
             deepest = yield from self._climbed(stages)
             depths.append(deepest)
         best = self._best.get(True, self._best.get(False))
         if best is not None:
             yield from self._refined(best)
+
+    def _deeper(self, counts: Sequence[int]) -> Sequence[int]:
+        """The numbers of stages above the usual ones. If some divide a deep model's blocks evenly,
+        the others are left out."""
+        graph = self.source.graph
+        blocks = blocks_of(graph) if len(graph.operators) > MOST_FREE else None
+        even = [count for count in counts if blocks is not None and blocks.count % count == 0]
+        return even or counts
 
     def _climbed(self, stages: int) -> Generator[Outline, None, float]:
         """Up the ladder, until more micro-batches pay no more; in the end, the least seconds."""

@@ -10,15 +10,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.graphs.deep import blocks
 from support.plans.pipelines import layers
 
 from pcg.capture import capture
+from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.models.resnext import ResNext, ResNextSize
 from search.cost.cost import CostModel
 from search.cost.progress import Phases, Teller
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import everything
+from search.pipeline import tries as module
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import (
     interleaved,
@@ -30,6 +33,7 @@ from search.pipeline.outline import (
 from search.pipeline.stage_batches import alike
 from search.pipeline.streams import streams
 from search.pipeline.tries import OutlineSearch, beside, ladder
+from search.split.blocks import blocks_of
 from substitutions.rules.store import load_library
 
 
@@ -83,6 +87,26 @@ def test_the_best_is_as_good_as_the_best_of_all(count, batch):
     assert len(tried) < len(every) / 2
 
 
+def tries_of(graph: Graph) -> OutlineSearch:
+    library = load_library()
+    source, cuts = streams(graph, library), Cuts.of_rules(library.concrete(graph))
+    machine = load_machine("dgx-a100").with_devices(2)
+    given = source, cuts, machine, "1f1b", CostModel, everything, inf, Phases(), Teller()
+    return OutlineSearch(*given)
+
+
+def test_deep_pipelines_of_whole_blocks_come_before_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "MOST_FREE", 0)
+    tries = tries_of(blocks(13))
+    found = blocks_of(tries.source.graph)
+    assert found is not None
+    assert found.count == 12
+    assert tries._deeper([5, 6, 8, 12]) == [6, 12]
+    assert tries._deeper([5, 8]) == [5, 8]
+    monkeypatch.setattr(module, "MOST_FREE", 10_000)
+    assert tries._deeper([5, 6, 8, 12]) == [5, 6, 8, 12]
+
+
 @pytest.mark.parametrize(
     ("seconds", "least", "asked"),
     [
@@ -95,13 +119,7 @@ def test_the_best_is_as_good_as_the_best_of_all(count, batch):
 def test_a_rung_that_is_hardly_worse_does_not_end_the_ladder(
     monkeypatch: pytest.MonkeyPatch, seconds: list[float | None], least: float, asked: int
 ):
-    graph, library = layers(3, 16, 8), load_library()
-    source, cuts = streams(graph, library), Cuts.of_rules(library.concrete(graph))
-    machine = load_machine("dgx-a100").with_devices(2)
-    tries = OutlineSearch(
-        source, cuts, machine, "1f1b", CostModel, everything, inf, Phases(), Teller()
-    )
-    left = iter(seconds)
+    tries, left = tries_of(layers(3, 16, 8)), iter(seconds)
 
     def tried(*_: object) -> Generator[object, None, float | None]:
         yield
