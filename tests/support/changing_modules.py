@@ -5,18 +5,19 @@ Each is a function that changes a ``TwoLayers`` and returns a factor of its loss
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 ROWS, WIDTH = 6, 4
+Change = Callable[["TwoLayers"], float]
 
 
 class TwoLayers(nn.Module):
     """Two layers of equal shapes, dropout, a norm, a list of layers, and a number."""
 
-    def __init__(self, change: Callable[[TwoLayers], float]) -> None:
+    def __init__(self, change: Change) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
         self.drop, self.norm = nn.Dropout(0.0), nn.LayerNorm(WIDTH)
@@ -91,7 +92,7 @@ def only_logs(m: TwoLayers) -> float:
     return 2.0
 
 
-REPLACING = {
+REPLACING: Mapping[Change, str] = {
     swaps_weights: "forward puts another tensor in the place of parameter first.weight",
     swaps_layers: "forward puts another tensor in the place of parameter first.weight",
     replaces_a_weight: "forward puts another tensor in the place of parameter first.weight",

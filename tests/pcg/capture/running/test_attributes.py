@@ -4,7 +4,6 @@ on what earlier steps have kept is refused, by the capture or by the comparison 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from support.changing_modules import (
     REPLACING,
     ROWS,
     WIDTH,
+    Change,
     TwoLayers,
     only_logs,
 )
@@ -21,8 +21,6 @@ from torch import Tensor, nn
 from pcg.capture import capture
 from pcg.errors import InputError
 from runtime.train.eager import ModuleAgreement, compare_module
-
-Change = Callable[[TwoLayers], float]
 
 
 class Logs(nn.Module):
