@@ -29,7 +29,8 @@ def row(name: str, layers: int, nodes: int) -> str:
     try:
         answer = answer_of(command, deep.SECONDS)
     except CalledProcessError as error:
-        return f"{begin} {error.stderr.strip().splitlines()[-1]} | | | | |"
+        problem = error.stderr.strip().splitlines()[-1].rpartition("Answer: ")[2]
+        return f"{begin} - | - | - | - | {problem} |"
     seconds = f"{answer['capture']:.0f} s | {answer['plan']:.0f} s | {answer['peak_gb']:.1f} GB"
     plan = answer["pipeline"] or "no pipeline"
     return f"{begin} {seconds} | {answer['step_seconds']:.2f} s | {plan} |"
