@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.graphs.two_layers import BY_COLUMNS, BY_ROWS, BY_SLICES, MODEL
 from support.runs.commands import no_worker_is_left, run_here
-from support.runs.disturbed import Disturbed, RunFolder, same_course
+from support.runs.disturbed import Disturbed, RunFolder, same_course, survives_a_kill
 
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import save_plan
@@ -76,22 +76,8 @@ def options(steps, every, *more):
     ids=["own", "torchrun", "interleaved", "zero bubble"],
 )
 def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(write, tmp_path, kind, launcher):
-    plan = write(kind, 2)
-    every = 8
-    given = options(40, every, *RECIPES["adam"])
-    own = given if launcher else (*given, "--max-restarts", "1")
-    disturbed = Disturbed(plan, tmp_path / "disturbed", own, launcher)
-    disturbed.wait_for_step(20)
-    disturbed.kill_worker(1)
-    alone = RunFolder(tmp_path / "alone")
-    undisturbed = run_here(*alone.arguments(plan, *given))
-    assert undisturbed.status == 0, undisturbed.err
-    status, _, err = disturbed.finish()
-    assert status == 0, err
-    same_course(disturbed, alone)
-    repeated = len(disturbed.steps()) - 40
-    assert repeated <= every
-    assert disturbed.is_gone()
+    given = options(40, 8, *RECIPES["adam"])
+    survives_a_kill(write(kind, 2), tmp_path, given, steps=40, every=8, at=20, launcher=launcher)
 
 
 @pytest.mark.soak

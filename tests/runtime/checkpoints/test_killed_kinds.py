@@ -12,7 +12,7 @@ import pytest
 from fidelity.models import Gpt
 from fidelity.price import graph_of
 from support.runs.commands import run_here
-from support.runs.disturbed import Disturbed, RunFolder, same_course
+from support.runs.disturbed import survives_a_kill
 
 from pcg.machine import load_machine
 from pcg.plan.plan import save_plan
@@ -58,14 +58,4 @@ def test_kind_agrees_and_survives_a_killed_worker(kind: str, library: Library, t
     assert "agrees with one process to 1e-" in checked.err + checked.out
     adam = ("--optimizer", "adam", "--lr", "0.01", "--timeout", "60")
     given = ("--steps", str(STEPS), "--every", str(EVERY), *adam)
-    disturbed = Disturbed(plan, tmp_path / "disturbed", (*given, "--max-restarts", "1"))
-    disturbed.wait_for_step(KILLED)
-    assert disturbed.kill_worker(1)
-    alone = RunFolder(tmp_path / "alone")
-    undisturbed = run_here(*alone.arguments(plan, *given))
-    assert undisturbed.status == 0, undisturbed.err
-    status, _, err = disturbed.finish()
-    assert status == 0, err
-    same_course(disturbed, alone)
-    assert len(disturbed.steps()) - STEPS <= EVERY
-    assert disturbed.is_gone()
+    assert survives_a_kill(plan, tmp_path, given, steps=STEPS, every=EVERY, at=KILLED)

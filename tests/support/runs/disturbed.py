@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import torch
 from support.paths import ROOT
+from support.runs.commands import run_here
 
 from runtime.checkpoints.checkpoint import newest_manifest
 from runtime.train.plain import state_dict
@@ -173,6 +174,35 @@ def marked(mark: str) -> list[int]:
         except OSError:
             continue
     return steps
+
+
+def survives_a_kill(
+    plan: Path,
+    folder: Path,
+    given: tuple[str, ...],
+    *,
+    steps: int,
+    every: int,
+    at: int,
+    launcher: tuple[str, ...] = (),
+) -> bool:
+    """Kill a worker after step ``at`` of a run. Check that the run takes the course of an
+    undisturbed one, and repeats no more steps than there are between checkpoints. ``given``: the
+    options of both runs; ``launcher``: see ``Disturbed``. Returns whether there was a worker to
+    kill."""
+    own = given if launcher else (*given, "--max-restarts", "1")
+    disturbed = Disturbed(plan, folder / "disturbed", own, launcher)
+    disturbed.wait_for_step(at)
+    is_killed = disturbed.kill_worker(1)
+    alone = RunFolder(folder / "alone")
+    undisturbed = run_here(*alone.arguments(plan, *given))
+    assert undisturbed.status == 0, undisturbed.err
+    status, _, err = disturbed.finish()
+    assert status == 0, err
+    same_course(disturbed, alone)
+    assert len(disturbed.steps()) - steps <= every
+    assert disturbed.is_gone()
+    return is_killed
 
 
 def same_course(disturbed: RunFolder, alone: RunFolder) -> None:
