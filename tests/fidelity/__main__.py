@@ -13,7 +13,7 @@ from statistics import fmean
 from time import process_time
 
 from fidelity.data import points
-from fidelity.price import Priced, priced
+from fidelity.price import Priced, of_two_recomputations, priced
 
 
 def main(names: Sequence[str]) -> None:
@@ -39,6 +39,12 @@ def main(names: Sequence[str]) -> None:
                 print(
                     f"{run:15} {label:11} {len(own):3} points {mean:6.1%} mean {signed:+6.1%} bias"
                 )
+    for full, selective in of_two_recomputations(every):
+        print(
+            f"{full.point.run:15} {full.point.name:9} full to selective recomputation"
+            f" {full.point.seconds / selective.point.seconds:6.3f} published"
+            f" {full.seconds / selective.seconds:6.3f} predicted"
+        )
     refused = [one for one in every if one.is_refused]
     for one in refused:
         print(f"{one.point.run:15} {one.point.name:9} refused: {_memory(one)}")

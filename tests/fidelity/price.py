@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -60,6 +61,20 @@ def priced(point: Point) -> Priced:
     spared = _divided(point, plan) if point.shares_updates else 0
     reserved = _reserved(point, plan) if point.reserves else None
     return Priced(point, plan.seconds, plan.memory - spared, reserved)
+
+
+def of_two_recomputations(every: Sequence[Priced]) -> list[tuple[Priced, Priced]]:
+    """The steps with full recomputation, each beside the step of the same model on the same GPUs
+    with selective recomputation."""
+    selective = {
+        _job(one.point): one for one in every if one.point.degrees.recompute == "selective"
+    }
+    full = (one for one in every if one.point.degrees.recompute == "full")
+    return [(one, selective[_job(one.point)]) for one in full if _job(one.point) in selective]
+
+
+def _job(point: Point) -> tuple[str, str, int]:
+    return point.run, point.name, point.gpus
 
 
 def made(point: Point, *, overlaps: bool) -> HandPlan:
