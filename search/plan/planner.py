@@ -37,7 +37,13 @@ from search.cost.unroll import NotAlike
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.rules.fully_sharded import PlacedGraph
-from search.map.space.allow import Allowed, by_roles, everything, intersection
+from search.map.space.allow import (
+    Allowed,
+    by_roles,
+    computed_once,
+    everything,
+    intersection,
+)
 from search.map.space.axes import Mesh
 from search.plan.complete import Completion
 from search.plan.families import PLANNERS, TURNED, Family, Strategies, cuts_windows
@@ -285,7 +291,7 @@ class MeshPlanner:
                 search.note_family(trial, allowed.key, min(candidate.seconds for candidate in made))
 
     def _fitting(self, trial: PricedTrial, allowed: Strategies) -> Fitting:
-        mask = self._masked(trial.graph, allowed.mask)
+        mask = computed_once(self._masked(trial.graph, allowed.mask))
         return Fitting(trial, allowed, mask, self._short.more > 0)
 
     @property

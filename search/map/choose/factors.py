@@ -246,7 +246,9 @@ def with_least_bounds(
                 least[key] = factor.values.min(axis=others).astype(np.float64)
             bounds[v] += factor.times * least[key]
     return [
-        np.sort(np.argsort(bound, kind="stable")[:few])
+        np.arange(len(bound))
+        if len(bound) <= few
+        else np.sort(np.argsort(bound, kind="stable")[:few])
         for bound, few in zip(bounds, most, strict=True)
     ]
 

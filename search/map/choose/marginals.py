@@ -32,8 +32,9 @@ FEW_ENTRIES = 1 << 14
 """The entries up to which a table counts as small, so that no value is left out."""
 MOST_ENTRIES = 1 << 20
 """The most entries of a table. Where branches meet, larger tables could come up."""
-ROUNDS = 2
-"""Passes forth and back. More passes change the costs of values little."""
+FEWER_PASSING = 128
+"""The values of each variable that are left for a second pass, which changes costs little. More
+passes change less."""
 NEVER = 1e7
 """A number of seconds that stands for infinity, so that differences are defined."""
 
@@ -66,23 +67,37 @@ def promising(
     the values of a choice that costs little and of known choices (``also``). Tables have one or two
     variables."""
     passed = [max(FEW_PASSING, int(PASSING * size)) for size in sizes]
-    places = _with(with_least_bounds(sizes, factors, passed), also)
-    passing = _MessagePassing([len(kept) for kept in places], restricted(factors, places))
-    for _ in range(ROUNDS):
-        passing.there_and_back()
-    best = [
-        kept[np.union1d(np.argsort(passing.cost(v), kind="stable")[:most], [value])]
-        for v, (value, kept) in enumerate(zip(passing.rounded(), places, strict=True))
-    ]
-    return _with(best, also)
+    places = _with(with_least_bounds(sizes, factors, passed), also, sizes)
+    passing = _MessagePassing.of([len(kept) for kept in places], restricted(factors, places))
+    passing.there_and_back()
+    fewer = passing.least(max(FEWER_PASSING, most))
+    again = passing.among(fewer)
+    again.there_and_back()
+    best = _of(_of(places, fewer), again.least(most))
+    return _with(best, also, sizes)
 
 
-def _with(places: Sequence[Places], choices: Sequence[Sequence[int]]) -> list[Places]:
+def _of(places: Sequence[Places], some: Sequence[Places]) -> list[Places]:
+    """For each variable, the places among the given ones."""
+    return [kept[few] for kept, few in zip(places, some, strict=True)]
+
+
+def _with(
+    places: Sequence[Places], choices: Sequence[Sequence[int]], sizes: Sequence[int]
+) -> list[Places]:
     """The given places, and those of the values of some choices."""
     return [
-        np.union1d(kept, [choice[v] for choice in choices]).astype(np.intp)
-        for v, kept in enumerate(places)
+        _union(size, kept, [choice[v] for choice in choices])
+        for v, (kept, size) in enumerate(zip(places, sizes, strict=True))
     ]
+
+
+def _union(size: int, places: Places, more: Sequence[int]) -> Places:
+    """Places below ``size`` and some more, in order."""
+    mask = np.zeros(size, bool)
+    mask[places] = True
+    mask[more] = True
+    return np.flatnonzero(mask)
 
 
 @dataclass(eq=False)
@@ -97,33 +112,55 @@ class _Edge:
     down: NDArray[np.float32]
     up: NDArray[np.float32]
 
+    def among(self, places: Sequence[Places]) -> _Edge:
+        """The edge between some values of its variables."""
+        a, b = places[self.first], places[self.second]
+        table = self.table.take(a, axis=0).take(b, axis=1)
+        return _Edge(self.first, self.second, table, self.down[a], self.up[b])
+
 
 class _MessagePassing:
     """Messages between variables, in the order of their numbers and back. Messages have single
     precision, since memory traffic takes most of the time."""
 
-    def __init__(self, sizes: Sequence[int], factors: Sequence[Factor]) -> None:
-        self._own = [np.zeros(size) for size in sizes]
-        self._before: list[list[_Edge]] = [[] for _ in sizes]
-        self._after: list[list[_Edge]] = [[] for _ in sizes]
+    def __init__(self, own: Sequence[Values], edges: Sequence[_Edge]) -> None:
+        """``own``: the cost of each value of each variable by itself."""
+        self._own, self._edges = own, edges
+        self._before: list[list[_Edge]] = [[] for _ in own]
+        self._after: list[list[_Edge]] = [[] for _ in own]
+        for edge in edges:
+            self._after[edge.first].append(edge)
+            self._before[edge.second].append(edge)
+
+    @staticmethod
+    def of(sizes: Sequence[int], factors: Sequence[Factor]) -> _MessagePassing:
+        """The start, without messages."""
+        own = [np.zeros(size) for size in sizes]
         pairs: dict[tuple[int, int], list[Factor]] = defaultdict(list)
         for factor in factors:
             first, *second = factor.variables
             if second:
                 pairs[first, second[0]].append(factor)
             else:
-                self._own[first] = self._own[first] + np.minimum(factor.scaled, NEVER)
+                own[first] += np.minimum(factor.scaled, NEVER)
         sums: dict[tuple[tuple[int, float], ...], NDArray[np.float32]] = {}
+        edges: list[_Edge] = []
         for (a, b), parts in pairs.items():
             # The sum that equal blocks share is computed once.
             key = tuple(factor.table for factor in parts)
             if key not in sums:
-                total = sum(factor.values * np.float32(factor.times) for factor in parts)
-                sums[key] = np.minimum(total, NEVER, dtype=np.float32)
+                total = np.zeros((sizes[a], sizes[b]), np.float32)
+                for factor in parts:
+                    total += factor.values * np.float32(factor.times)
+                sums[key] = np.minimum(total, NEVER, out=total)
             down, up = np.zeros(sizes[a], np.float32), np.zeros(sizes[b], np.float32)
-            edge = _Edge(a, b, sums[key], down, up)
-            self._after[a].append(edge)
-            self._before[b].append(edge)
+            edges.append(_Edge(a, b, sums[key], down, up))
+        return _MessagePassing(own, edges)
+
+    def among(self, places: Sequence[Places]) -> _MessagePassing:
+        """The messages between some values of each variable."""
+        own = [costs[some] for costs, some in zip(self._own, places, strict=True)]
+        return _MessagePassing(own, [edge.among(places) for edge in self._edges])
 
     def there_and_back(self) -> None:
         for v in range(len(self._own)):
@@ -132,6 +169,14 @@ class _MessagePassing:
         for v in reversed(range(len(self._own))):
             check_time()
             self._backward(v)
+
+    def least(self, most: int) -> list[Places]:
+        """The places of the ``most`` values of each variable with the least cost of the whole, and
+        of the values of a choice that costs little."""
+        return [
+            _union(len(own), np.argsort(self.cost(v), kind="stable")[:most], [value])
+            for v, (own, value) in enumerate(zip(self._own, self._rounded(), strict=True))
+        ]
 
     def cost(self, v: int) -> Values:
         """The approximate least cost of the whole with each value of a variable."""
@@ -159,7 +204,7 @@ class _MessagePassing:
             for edge in self._before[v]:
                 edge.down = _lowered((edge.table + (part - edge.up)[None, :]).min(axis=1))
 
-    def rounded(self) -> list[int]:
+    def _rounded(self) -> list[int]:
         """A choice of values, one variable after the other, each given those before."""
         chosen: list[int] = []
         for v, own in enumerate(self._own):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -27,6 +27,19 @@ mask allows at least one."""
 def everything(node: Node, space: Space) -> Mask:
     """Allow all strategies."""
     return np.ones(len(space), bool)
+
+
+def computed_once(allowed: Allowed) -> Allowed:
+    """Allow the same strategies. The mask of an operator is computed once: the function is for the
+    operators of one graph, with one space each."""
+    masks: dict[Node, Mask] = {}
+
+    def known(node: Node, space: Space) -> Mask:
+        if node not in masks:
+            masks[node] = allowed(node, space)
+        return masks[node]
+
+    return known
 
 
 def data_parallel(graph: Graph) -> Allowed:
@@ -72,7 +85,7 @@ def tensor_parallel(graph: Graph, mesh_axes: int, inner: int) -> Allowed:
         sample_index = batch.get(node)
         names = [axis.name for axis in space.axes]
         places = [names.index(sample_index)] if sample_index in names else UNUSED
-        first = np.isin(space.strategies[:, :outer], places).all(axis=1)
+        first = _all_among(space.strategies[:, :outer], places)
         last = space.strategies[:, outer:]
         alike = (last == last[:, :1]).all(axis=1) if inner else np.ones(len(space), bool)
         mask = first & alike
@@ -154,7 +167,7 @@ def by_roles(graph: Graph, dimensions: Collection[IndexRole]) -> Allowed:
     def allowed(node: Node, space: Space) -> Mask:
         kinds = [dimension_of(node, axis, batch.get(node)) for axis in space.axes]
         places = [i for i, kind in enumerate(kinds) if kind in dimensions]
-        return np.asarray(np.isin(space.strategies, [*places, *UNUSED]).all(axis=1))
+        return _all_among(space.strategies, [*places, *UNUSED])
 
     return allowed
 
@@ -192,4 +205,10 @@ def _only(space: Space, names: Collection[str | None]) -> Mask:
     """The strategies that cut only indices of the given names. The strategy without a cut is
     one."""
     places = [i for i, axis in enumerate(space.axes) if axis.name in names]
-    return np.asarray(np.isin(space.strategies, [*places, *UNUSED]).all(axis=1))
+    return _all_among(space.strategies, [*places, *UNUSED])
+
+
+def _all_among(rows: NDArray[np.int8], entries: Iterable[int]) -> Mask:
+    """The rows whose entries are all among the given ones, of which there is at least one."""
+    # For few entries, comparisons are much faster than numpy's search in a set.
+    return np.logical_or.reduce([rows == entry for entry in entries]).all(axis=1)
