@@ -94,13 +94,23 @@ class _ReshardingSum:
     factors: Sequence[Factor]
     tied: TiedVariables | None = None
 
-    def least_places(self, alone: Sequence[Factor]) -> list[int]:
+    def least_places(
+        self, alone: Sequence[Factor], known: Sequence[Sequence[int]] = ()
+    ) -> list[int]:
         """The places of all operators' strategies with the least sum. ``alone``: the costs of each
-        operator by itself."""
-        if self.tied is None:
-            return least_places(self.sizes, self.masks, [*alone, *self.factors])[1]
-        factors = [*self.tied.factors(alone), *self.factors]
-        return self.tied.spread(least_places(self.sizes, self.masks, factors)[1])
+        operator by itself; ``known``: places that are considered in any case."""
+        own = alone if self.tied is None else self.tied.factors(alone)
+        rows = [self._row(places) for places in known]
+        given = self.sizes, self.masks, [*own, *self.factors]
+        _, places = least_places(*given, known=rows)
+        return places if self.tied is None else self.tied.spread(places)
+
+    def _row(self, places: Sequence[int]) -> list[int]:
+        """The numbers among ``masks`` of known places. Tied operators take the place of the first
+        of them."""
+        own = places if self.tied is None else self.tied.firsts(places)
+        pairs = zip(self.masks, own, strict=True)
+        return [int(np.searchsorted(mask, place)) for mask, place in pairs]
 
 
 @dataclass(eq=False)
@@ -108,8 +118,8 @@ class MicroBatches:
     """Chooses strategies for micro-batches of a model on a group of devices.
 
     ``cost``: of the machine that the group is; ``slices``: the number of micro-batches of the
-    batch. The choice for a large graph is heuristic. So where memory has a price, the strategies of
-    data x tensor parallelism by hand are tried too.
+    batch. The choice for a large graph is heuristic. So it considers the strategies of data x
+    tensor parallelism by hand too, and is no worse than these.
     """
 
     streams: Streams
@@ -140,8 +150,8 @@ class MicroBatches:
     )
     """The tables of all operators, for all prices of memory."""
     _sum: _ReshardingSum | None = field(init=False, default=None)
-    _hand: list[GroupStrategies] | None = field(init=False, default=None)
-    """The strategies of tensor parallelism by hand, once they were asked for."""
+    _hand: Mapping[tuple[int, ...], GroupStrategies] | None = field(init=False, default=None)
+    """The strategies of tensor parallelism by hand by their places, once they were asked for."""
 
     def __post_init__(self) -> None:
         slices = Slices(self.slices, self.streams.axes)
@@ -166,10 +176,11 @@ class MicroBatches:
             return self.slices * costs.micro + costs.once + held
 
         self._sum = self._sum or self._resharding_sum(self.allowed)
-        best = self.chosen(self._sum.least_places(self._alone(priced)))
-        if (not weight_price and not saved_price) or len(self.nodes) <= MOST_FREE:
-            return best
-        return min([best, *self.by_hand()], key=lambda own: float(priced(own.costs).sum()))
+        if len(self.nodes) <= MOST_FREE:
+            return self.chosen(self._sum.least_places(self._alone(priced)))
+        hand = self._places_by_hand()
+        best = self.chosen(self._sum.least_places(self._alone(priced), list(hand)))
+        return min([best, *hand.values()], key=lambda own: float(priced(own.costs).sum()))
 
     def _alone(self, priced: Callable[[MicroBatchCosts], Vector]) -> list[Factor]:
         """The price of each operator by itself, for each of its strategies."""
@@ -181,6 +192,10 @@ class MicroBatches:
     def by_hand(self) -> list[GroupStrategies]:
         """The fastest strategies of data x tensor parallelism with sequence parallelism, for each
         degree within a node that lets the samples of a micro-batch be divided."""
+        return list(self._places_by_hand().values())
+
+    def _places_by_hand(self) -> Mapping[tuple[int, ...], GroupStrategies]:
+        """The same by the places of the strategies in the operators' spaces."""
         if self._hand is None:
             samples, size = self.streams.batch // self.slices, self.cost.machine.devices
             degrees = [
@@ -188,13 +203,14 @@ class MicroBatches:
                 for degree in degrees_within_node(self.spaces.mesh)
                 if samples % (size // degree) == 0
             ]
-            self._hand = [self._with_degree(degree) for degree in degrees]
+            each = [self._with_degree(degree) for degree in degrees]
+            self._hand = {places: self.chosen(places) for places in each}
         return self._hand
 
-    def _with_degree(self, tensor: int) -> GroupStrategies:
-        """The fastest strategies of tensor parallelism with a degree. Operators that depend on no
-        weight, such as a mask, are cut in any way. Among equally fast ones they take those with
-        less memory: a byte counts as if it were read once."""
+    def _with_degree(self, tensor: int) -> tuple[int, ...]:
+        """The places of the fastest strategies of tensor parallelism with a degree. Operators that
+        depend on no weight, such as a mask, are cut in any way. Among equally fast ones they take
+        those with less memory: a byte counts as if it were read once."""
         graph = self.streams.graph
         hand = hand_cuts(graph, self.spaces.of, self.spaces.mesh, tensor, sequence=True)
         trained, allowed = gradient_nodes(graph), self.allowed
@@ -210,7 +226,7 @@ class MicroBatches:
             return self.slices * (costs.micro + each * costs.activations) + costs.once
 
         alone = self._alone(priced)
-        return self.chosen(self._resharding_sum(mask).least_places(alone))
+        return tuple(self._resharding_sum(mask).least_places(alone))
 
     def chosen(self, places: Sequence[int]) -> GroupStrategies:
         """The strategies at given places of all operators' spaces, with their costs."""

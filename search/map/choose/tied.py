@@ -82,9 +82,13 @@ class TiedVariables:
     def row(self, values: Sequence[int]) -> list[int] | None:
         """A choice for all variables as a choice for the groups; None if variables of a group
         differ."""
-        first = [values[group[0]] for group in self.members]
+        first = self.firsts(values)
         alike = all(value == first[group] for value, group in zip(values, self.group, strict=True))
         return first if alike else None
+
+    def firsts(self, values: Sequence[int]) -> list[int]:
+        """The value of the first variable of each group."""
+        return [values[group[0]] for group in self.members]
 
     def spread(self, values: Sequence[int]) -> list[int]:
         """A choice for the groups as a choice for all variables."""

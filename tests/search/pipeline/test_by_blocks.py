@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from support.graphs.deep import blocks, with_bias
@@ -9,11 +11,14 @@ from support.graphs.deep import blocks, with_bias
 from pcg.machine import Machine, load_machine
 from search.choices import Recompute
 from search.cost.cost import CostModel
+from search.map.choose import marginals
+from search.map.choose.choosing import least_places
+from search.map.choose.factors import Places
 from search.map.rules.cuts import Cuts
 from search.pipeline import by_blocks as module
 from search.pipeline import micro
 from search.pipeline.by_blocks import by_blocks, crossing_bytes
-from search.pipeline.micro import GroupStrategies, MicroBatchCosts, MicroBatches
+from search.pipeline.micro import MicroBatchCosts, MicroBatches
 from search.pipeline.outline import Outline
 from search.pipeline.planner import PipelinePlanner, _ranked
 from search.pipeline.stage_batches import StageBatches, alike
@@ -112,14 +117,28 @@ def test_residual_is_all_that_crosses_between_blocks():
     assert held in (residual, residual / 2)
 
 
-def test_strategies_by_hand_are_chosen_where_memory_has_a_price(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("prices", [(0.0, 0.0), (1e-9, 1e-9), (0.0, 1e-7)])
+def test_a_choice_is_no_worse_than_strategies_by_hand(monkeypatch: pytest.MonkeyPatch, prices):
+    """Also if the heuristic considers next to nothing else."""
     monkeypatch.setattr(micro, "MOST_FREE", 0)
+    monkeypatch.setattr(marginals, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(micro, "least_places", partial(least_places, most=1))
+    monkeypatch.setattr(marginals, "promising", _worst)
     batches = groups_of(1e12).each[0]
-    none = np.zeros(len(batches.nodes))
-    free = GroupStrategies((), MicroBatchCosts(none, none, none, none))
-    monkeypatch.setattr(batches, "by_hand", lambda: [free])
-    assert batches.choose() is not free
-    assert batches.choose(1e-9, 1e-9) is free
+
+    def seconds(costs: MicroBatchCosts) -> float:
+        held = prices[0] * costs.weights + prices[1] * costs.activations
+        return float((SLICES * costs.micro + costs.once + held).sum())
+
+    chosen, hand = batches.choose(*prices), batches.by_hand()
+    assert hand
+    assert all(seconds(chosen.costs) <= seconds(one.costs) for one in hand)
+
+
+def _worst(sizes, factors, most, also) -> list[Places]:
+    """The last value of each variable, and those of known choices."""
+    each = ([size - 1, *(choice[v] for choice in also)] for v, size in enumerate(sizes))
+    return [np.unique(np.array(own, np.intp)) for own in each]
 
 
 def test_repeated_elements_of_a_view_take_no_memory(monkeypatch: pytest.MonkeyPatch):
