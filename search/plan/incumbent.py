@@ -26,8 +26,6 @@ class PricedPlan:
     memory: int
     limit: int
     strategies: int
-    updating: float
-    """The longest time for which a device updates weights, in seconds."""
     after: float
     """Seconds of a step after the backward pass: for the rest of the exchange, and updates."""
     recompute: frozenset[Node] = frozenset()
@@ -159,5 +157,6 @@ class SearchState:
         return FAR * self.rival < min(self.fastest.values(), default=inf)
 
     def saves_nothing(self) -> bool:
-        """Whether a known plan that fits beats data parallelism even without its updates."""
-        return self.known <= min((c.seconds - c.updating for c in self.data_parallel), default=0.0)
+        """Whether a known plan that fits beats data parallelism even without what comes after its
+        backward pass."""
+        return self.known <= min((c.seconds - c.after for c in self.data_parallel), default=0.0)

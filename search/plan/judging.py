@@ -14,7 +14,7 @@ from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
 from search.cost.pointwise_chains import worth_recomputing
 from search.cost.progress import Phases, check_time
-from search.cost.simulate import recomputing, updates
+from search.cost.simulate import recomputing
 from search.cost.units import forward_seconds, in_whole, recomputations_to_fit
 from search.cost.unroll import ONCE, NotAlike, Repeated
 from search.map.building import Cut
@@ -48,8 +48,8 @@ class Judge:
         often = repeated(made.choice.graph, self.more)
         held = self.memory(steps, cost, frozenset(), often)
         simulation = made.run.simulation
-        ends = updates(made.run), simulation.sync + simulation.update
-        plain = PricedPlan(made.choice, made.seconds, held, limit, strategies, *ends)
+        after = simulation.sync + simulation.update
+        plain = PricedPlan(made.choice, made.seconds, held, limit, strategies, after)
         if self.recompute in (Recompute.AUTO, Recompute.NONE):
             yield plain
         if self.recompute is Recompute.NONE or (self.recompute is Recompute.AUTO and plain.fits):
@@ -132,7 +132,7 @@ class Judge:
         if held <= limit:
             return None
         strategies = sum(len(chooser.spaces.of(node)) for node in choice.strategies)
-        return (PricedPlan(choice, inf, held, limit, strategies, inf, inf),)
+        return (PricedPlan(choice, inf, held, limit, strategies, inf),)
 
     def _least(self, graph: Graph, steps: Schedule, cost: CostModel) -> Iterator[frozenset[Node]]:
         """The sets of operators to recompute for a schedule to take least memory."""

@@ -278,7 +278,9 @@ class MeshPlanner:
             if not search.is_near(trial, allowed.key):
                 continue
             settled = allowed.by_hand or (search.rival < inf and trial in search.fastest)
-            if settled and trial.promised(allowed.mask) > search.known:
+            # What is promised counts the whole update of each weight on every device.
+            bounded = settled and not allowed.fully_sharded
+            if bounded and trial.promised(allowed.mask) > search.known:
                 continue
             self.teller.works_on(allowed.name, "map", lambda: trial.busy_bound)
             if allowed.data_parallel and not self._cuts_data:

@@ -145,3 +145,16 @@ def test_a_deep_model_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(judging, "memory_limit", lambda *_: 1000)
     with pytest.raises(NegativeAnswer, match="takes least memory misses by"):
         small.plan("deep", blocks(DEPTH))
+
+
+@pytest.mark.parametrize("rival", [1.05, 100.0])
+def test_fully_sharded_weights_are_tried_beside_a_slower_rival(
+    rival: float, monkeypatch: pytest.MonkeyPatch
+):
+    """Every device updates a part of the weights. Bounds that count whole updates, or the exchange
+    of whole gradients, say nothing about such a plan."""
+    monkeypatch.setattr(module, "MOST_FREE", 20)
+    alone = replace(planner(8), family="zero").plan("deep", blocks(DEPTH))
+    seconds = alone.plan.estimates.step_seconds
+    joint = replace(planner(8), rival=lambda *_: rival * seconds)
+    assert joint.plan("deep", blocks(DEPTH)).plan.estimates.step_seconds <= seconds
