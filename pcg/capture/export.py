@@ -40,7 +40,7 @@ CHOOSES = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 """Exceptions that torch raises if a program would depend on the values of a tensor."""
 SIZES = "DynamicOutputShapeException"
 """The exception for a function, named in its text, with a size that depends on values."""
-HINT = "; for a mixture of experts there is unity.nn"
+HINT = "; decide it before the step, or, for a mixture of experts, there is unity.nn"
 _OWN = (__file__, apart.__file__, *running.__path__)
 
 
