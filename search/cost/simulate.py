@@ -139,6 +139,15 @@ def run(issued: Sequence[Task], devices: int, before: TimedTasks | None = None) 
     return TimedTasks(issued, clocks.starts, clocks.ready, clocks.states)
 
 
+def busy(made: TimedTasks, phase: int) -> float:
+    """The longest time for which a device works on the tasks of a phase, in seconds."""
+    durations = [task.duration for task in made.tasks if task.phase == phase]
+    total = np.zeros(1 + max((int(d.groups.max(initial=0)) for d in durations), default=0))
+    for duration in durations:
+        total[duration.groups] += duration.seconds[:, None]
+    return float(total.max())
+
+
 class Clocks:
     """The times at which the streams of each device become free, and at which results are ready."""
 

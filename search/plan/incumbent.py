@@ -28,6 +28,8 @@ class PricedPlan:
     strategies: int
     after: float
     """Seconds of a step after the backward pass: for the rest of the exchange, and updates."""
+    sharded_at_best: float
+    """A lower bound of the seconds of a step with the same strategies and fully sharded weights."""
     recompute: frozenset[Node] = frozenset()
     """The operators whose results are recomputed in the backward pass."""
     spares: bool = False
@@ -157,6 +159,6 @@ class SearchState:
         return FAR * self.rival < min(self.fastest.values(), default=inf)
 
     def saves_nothing(self) -> bool:
-        """Whether a known plan that fits beats data parallelism even without what comes after its
-        backward pass."""
-        return self.known <= min((c.seconds - c.after for c in self.data_parallel), default=0.0)
+        """Whether a known plan that fits beats data parallelism with fully sharded weights, however
+        well that hides its communication."""
+        return self.known <= min((c.sharded_at_best for c in self.data_parallel), default=0.0)

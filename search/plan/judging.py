@@ -14,7 +14,8 @@ from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
 from search.cost.pointwise_chains import worth_recomputing
 from search.cost.progress import Phases, check_time
-from search.cost.simulate import recomputing
+from search.cost.simulate import busy, recomputing
+from search.cost.tasks import SYNC, UPDATE
 from search.cost.units import forward_seconds, in_whole, recomputations_to_fit
 from search.cost.unroll import ONCE, NotAlike, Repeated
 from search.map.building import Cut
@@ -48,8 +49,8 @@ class Judge:
         often = repeated(made.choice.graph, self.more)
         held = self.memory(steps, cost, frozenset(), often)
         simulation = made.run.simulation
-        after = simulation.sync + simulation.update
-        plain = PricedPlan(made.choice, made.seconds, held, limit, strategies, after)
+        ends = simulation.sync + simulation.update, _sharded_at_best(made, cost)
+        plain = PricedPlan(made.choice, made.seconds, held, limit, strategies, *ends)
         if self.recompute in (Recompute.AUTO, Recompute.NONE):
             yield plain
         if self.recompute is Recompute.NONE or (self.recompute is Recompute.AUTO and plain.fits):
@@ -132,7 +133,7 @@ class Judge:
         if held <= limit:
             return None
         strategies = sum(len(chooser.spaces.of(node)) for node in choice.strategies)
-        return (PricedPlan(choice, inf, held, limit, strategies, inf),)
+        return (PricedPlan(choice, inf, held, limit, strategies, inf, 0.0),)
 
     def _least(self, graph: Graph, steps: Schedule, cost: CostModel) -> Iterator[frozenset[Node]]:
         """The sets of operators to recompute for a schedule to take least memory."""
@@ -172,3 +173,12 @@ class Judge:
         return self.phases.timed(
             "memory", lambda: peak_memory(steps, cost.training, recomputed, often).total
         )
+
+
+def _sharded_at_best(made: SimulatedChoice, cost: CostModel) -> float:
+    """A lower bound of the seconds of a step with the same strategies and fully sharded weights.
+    Gradients are scattered and weights gathered, both in the narrow format, which is as long as the
+    exchange. The rest of the exchange after the backward pass, and updates, may be gone."""
+    exchange, formats = busy(made.run, SYNC), cost.training.formats
+    rest = made.seconds - made.run.simulation.sync - busy(made.run, UPDATE)
+    return max(rest, exchange * formats.narrow / formats.wide)

@@ -27,7 +27,7 @@ class Trials:
         self.prices.append(price)
         over = LIMIT + 1000 - len(self.prices)
         seconds = inf if price else 1.0
-        plan = PricedPlan(NOTHING, seconds, over, LIMIT, 1, 0.0)
+        plan = PricedPlan(NOTHING, seconds, over, LIMIT, 1, 0.0, 0.0)
         choice: Any = float(len(self.prices))
         return [Tried(choice, seconds, {}, (plan,))]
 

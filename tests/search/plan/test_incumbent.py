@@ -29,7 +29,7 @@ def trial(operators: int) -> PricedTrial:
 
 def priced(of: PricedTrial, seconds: float, *, fits: bool) -> PricedPlan:
     choice = Choice(of.graph, {}, seconds)
-    return PricedPlan(choice, seconds, 1 if fits else 3, 2, 1, 0.0)
+    return PricedPlan(choice, seconds, 1 if fits else 3, 2, 1, 0.0, 0.0)
 
 
 def searched(operators: int, *, fits: bool = True) -> tuple[SearchState, PricedTrial, PricedTrial]:
