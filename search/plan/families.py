@@ -38,7 +38,7 @@ class Strategies:
     """Whether weights are fully sharded over all devices."""
     last: bool = False
     """Whether they are tried only if no plan is known that fits, or if fully sharded weights may
-    save time: that of what comes after the backward pass of data parallelism."""
+    make data parallelism faster than the known plan."""
     along: tuple[int, ...] = ()
     """The mesh axes of tensor parallelism, if they are fixed."""
 
