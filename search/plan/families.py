@@ -43,6 +43,12 @@ class Strategies:
     """The mesh axes of tensor parallelism, if they are fixed."""
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether what a sum of seconds promises is a bound of their plans. It counts the whole
+        update of each weight on every device, which fully sharded weights divide."""
+        return not self.fully_sharded
+
+    @property
     def key(self) -> FamilyKey:
         """A key that tells these strategies from others, equal for corresponding ones of any
         graph."""

@@ -85,9 +85,8 @@ class Fitting:
                 low, high = price, high if high > price else price * 4
 
     def _are_too_slow(self, plans: list[Tried[PricedPlans]], search: SearchState) -> bool:
-        """Whether a known plan is faster than all these plans could be. Unknown for fully sharded
-        weights: the bound counts the whole update of each weight on every device."""
-        if not self.deep or not plans or search.known == inf or self.allowed.fully_sharded:
+        """Whether a known plan is faster than all these plans could be, as far as is known."""
+        if not (self.deep and plans and self.allowed.is_bounded) or search.known == inf:
             return False
         return all(self.trial.promised_by(one.choice) > search.known for one in plans)
 

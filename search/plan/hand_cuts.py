@@ -25,7 +25,7 @@ from pcg.types.local import Axis
 from search.cost.derivation import Derivation
 from search.map.rules.cuts import with_unfolded
 from search.map.rules.reduced import ReducedAxes
-from search.map.space.allow import UNUSED, Allowed, Mask, batch_axes
+from search.map.space.allow import UNUSED, Allowed, Mask, all_among, batch_axes
 from search.map.space.axes import Mesh
 from search.map.space.strategies import REPLICATE, Space, passes
 from search.plan.megatron import by_columns, followed
@@ -66,14 +66,14 @@ def _mask(
     such strategy."""
     names = [axis.name for axis in space.axes]
     places = [names.index(samples)] if samples in names else UNUSED
-    data = np.isin(space.strategies[:, ~inner], places).all(axis=1)
+    data = all_among(space.strategies[:, ~inner], places)
     within = space.strategies[:, inner]
     wanted = [names.index(name)] if name in names else [REPLICATE]
     if is_open:
         wanted = [place for place, axis in enumerate(space.axes) if not passes(axis)]
     alike = data & (within == within[:, :1]).all(axis=1) if inner.any() else data
     for places_within in (wanted, [REPLICATE]):
-        mask: Mask = np.logical_and(alike, np.isin(within, places_within).all(axis=1))
+        mask: Mask = np.logical_and(alike, all_among(within, places_within))
         if mask.any():
             return mask
     return None

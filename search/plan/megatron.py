@@ -18,7 +18,15 @@ import numpy as np
 from pcg.graph.graph import Graph, Node, Value
 from pcg.readings.kind import kind_of
 from pcg.types.local import Axis
-from search.map.space.allow import UNUSED, Allowed, Mask, batch_axes, everything, uncuttable
+from search.map.space.allow import (
+    UNUSED,
+    Allowed,
+    Mask,
+    all_among,
+    batch_axes,
+    everything,
+    uncuttable,
+)
 from search.map.space.strategies import REPLICATE, Space
 
 
@@ -57,7 +65,7 @@ def _mask(
     names = [axis.name for axis in space.axes]
     tensor = [axis in mesh_axes for axis in range(space.strategies.shape[1])]
     places = [names.index(samples)] if samples in names else UNUSED
-    data = np.isin(space.strategies[:, np.invert(tensor)], places).all(axis=1)
+    data = all_among(space.strategies[:, np.invert(tensor)], places)
     for place in (names.index(name) if name in names else REPLICATE, REPLICATE):
         mask = data & (space.strategies[:, tensor] == place).all(axis=1)
         if mask.any():

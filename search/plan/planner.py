@@ -278,8 +278,7 @@ class MeshPlanner:
             if not search.is_near(trial, allowed.key):
                 continue
             settled = allowed.by_hand or (search.rival < inf and trial in search.fastest)
-            # What is promised counts the whole update of each weight on every device.
-            bounded = settled and not allowed.fully_sharded
+            bounded = settled and allowed.is_bounded
             if bounded and trial.promised(allowed.mask) > search.known:
                 continue
             self.teller.works_on(allowed.name, "map", lambda: trial.busy_bound)

@@ -85,7 +85,7 @@ def tensor_parallel(graph: Graph, mesh_axes: int, inner: int) -> Allowed:
         sample_index = batch.get(node)
         names = [axis.name for axis in space.axes]
         places = [names.index(sample_index)] if sample_index in names else UNUSED
-        first = _all_among(space.strategies[:, :outer], places)
+        first = all_among(space.strategies[:, :outer], places)
         last = space.strategies[:, outer:]
         alike = (last == last[:, :1]).all(axis=1) if inner else np.ones(len(space), bool)
         mask = first & alike
@@ -167,7 +167,7 @@ def by_roles(graph: Graph, dimensions: Collection[IndexRole]) -> Allowed:
     def allowed(node: Node, space: Space) -> Mask:
         kinds = [dimension_of(node, axis, batch.get(node)) for axis in space.axes]
         places = [i for i, kind in enumerate(kinds) if kind in dimensions]
-        return _all_among(space.strategies, [*places, *UNUSED])
+        return all_among(space.strategies, [*places, *UNUSED])
 
     return allowed
 
@@ -205,10 +205,13 @@ def _only(space: Space, names: Collection[str | None]) -> Mask:
     """The strategies that cut only indices of the given names. The strategy without a cut is
     one."""
     places = [i for i, axis in enumerate(space.axes) if axis.name in names]
-    return _all_among(space.strategies, [*places, *UNUSED])
+    return all_among(space.strategies, [*places, *UNUSED])
 
 
-def _all_among(rows: NDArray[np.int8], entries: Iterable[int]) -> Mask:
-    """The rows whose entries are all among the given ones, of which there is at least one."""
+def all_among(rows: NDArray[np.int8], entries: Iterable[int]) -> Mask:
+    """The rows whose entries are all among the given ones."""
     # For few entries, comparisons are much faster than numpy's search in a set.
-    return np.logical_or.reduce([rows == entry for entry in entries]).all(axis=1)
+    among = np.zeros(rows.shape, bool)
+    for entry in entries:
+        among |= rows == entry
+    return np.asarray(among.all(axis=1))
