@@ -55,6 +55,7 @@ class Strategies:
         return self.name, self.along
 
 
+EVERY = Strategies("all strategies", everything, brief=False)
 Family = Callable[[Graph, Chooser], Iterator[Strategies]]
 
 
@@ -64,7 +65,7 @@ def _joint(graph: Graph, chooser: Chooser) -> Iterator[Strategies]:
     yield from _tensor(graph, chooser)
     if has_tables(graph):
         yield from _expert(graph, chooser)
-    yield Strategies("all strategies", everything, brief=False)
+    yield EVERY
     yield from (replace(zero, last=True) for zero in _zero(graph, chooser))
 
 

@@ -14,15 +14,17 @@ A heuristic: choices that are best at no price are not found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 
 from search.cost.unroll import NotAlike
 from search.map.space.allow import Allowed
 from search.plan.families import Strategies
 from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
-from search.refine.overlap import LEAST_SAVED, Tried
+from search.refine.overlap import LEAST_SAVED
+from search.refine.tried import Tried
 
 PRICES = 12
 """The most prices of a byte that are tried to make a plan fit."""
@@ -32,7 +34,7 @@ SAME = 2
 """After this many prices in a row without a change, a deep model is taken to fit at no price."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fitting:
     """Tries the strategies of one family on one graph. ``mask``: those of the family that may be
     used; ``deep``: whether few blocks stand for all."""
@@ -42,13 +44,21 @@ class Fitting:
     mask: Allowed
     deep: bool
 
+    @cached_property
+    def first_look(self) -> list[PricedPlan]:
+        """The plans that take least time to find, if one of them fits. Otherwise none."""
+        plans = _judged(self._first)
+        return plans if any(plan.fits_plainly for plan in plans) else []
+
     def plans(self, search: SearchState) -> Iterator[PricedPlan]:
         """The fastest plans. If they take too much memory, also plans that take less, unless a
         known plan is as fast."""
-        first = self.tries(0.0)
+        first = self._first
         if not first:
             return
-        best = [candidate for plan in first for candidate in plan.judged]
+        if not self.allowed.brief:
+            first = self._further(first)
+        best = _judged(first)
         if not self.allowed.brief:
             best += self._in_parts(min(first, key=lambda plan: plan.seconds))
         yield from best
@@ -68,11 +78,11 @@ class Fitting:
             if number >= FEW_PRICES and search.fits_sparing:
                 return
             price = high if low == 0.0 else (low + high) / 2
-            plans = self.tries(price)
+            plans = self._tries(price)
             same = same + 1 if plans == last else 0
             if same == SAME and self.deep and not is_found:
                 return
-            last, tried = plans, [candidate for plan in plans for candidate in plan.judged]
+            last, tried = plans, _judged(plans)
             yield from tried
             if any(plan.fits_plainly for plan in tried):
                 high, is_found = price, True
@@ -90,12 +100,23 @@ class Fitting:
             return False
         return all(self.trial.promised_by(one.choice) > search.known for one in plans)
 
-    def tries(self, price: float) -> list[Tried[PricedPlans]]:
+    @cached_property
+    def _first(self) -> list[Tried[PricedPlans]]:
+        """The plans of the first settings, with memory for free."""
+        return self._tries(0.0)
+
+    def _further(self, first: list[Tried[PricedPlans]]) -> list[Tried[PricedPlans]]:
+        try:
+            return self.trial.further(first, self.mask)
+        except NotAlike:
+            return first
+
+    def _tries(self, price: float) -> list[Tried[PricedPlans]]:
         """The plans of the fastest choices at a price of a byte. None if they do not come out alike
         in all blocks."""
         trial, allowed = self.trial, self.allowed
         try:
-            plans = list(trial.choices(price, self.mask, brief=allowed.brief))
+            plans = trial.first(price, self.mask)
             return [trial.fully_sharded(one) if allowed.fully_sharded else one for one in plans]
         except NotAlike:
             return []
@@ -110,3 +131,7 @@ class Fitting:
             return self.trial.fully_sharded(tried).judged
         except NotAlike:
             return ()
+
+
+def _judged(plans: Iterable[Tried[PricedPlans]]) -> list[PricedPlan]:
+    return [candidate for plan in plans for candidate in plan.judged]

@@ -23,7 +23,7 @@ from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.fully_sharded import PlacedGraph
 from search.plan.finish import memory_limit
 from search.plan.incumbent import PricedPlan, PricedPlans
-from search.refine.overlap import SimulatedChoice
+from search.refine.tried import SimulatedChoice
 from search.split.blocks import blocks_of, repeated
 
 

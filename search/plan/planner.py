@@ -37,26 +37,20 @@ from search.cost.unroll import NotAlike
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.rules.fully_sharded import PlacedGraph
-from search.map.space.allow import (
-    Allowed,
-    by_roles,
-    computed_once,
-    everything,
-    intersection,
-)
 from search.map.space.axes import Mesh
 from search.plan.complete import Completion
-from search.plan.families import PLANNERS, TURNED, Family, Strategies, cuts_windows
+from search.plan.families import EVERY, PLANNERS, TURNED, Family, cuts_windows
+from search.plan.family_tries import FamilyTries, cuts_data
 from search.plan.fewer_devices import PartOfMachine, fewer, of_each_kind
 from search.plan.finish import does_not_fit
-from search.plan.fitting import Fitting
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
 from search.plan.refining import move_once, refine
 from search.plan.tight import refine_to_fit
-from search.refine.overlap import SimulatedChoice, Trial
+from search.refine.overlap import Trial
+from search.refine.tried import SimulatedChoice
 from search.split.blocks import Folded, folded
-from search.substitute.rewrites import Limits, least_gain
+from search.substitute.rewrites import Limits, is_large, least_gain
 from search.substitute.variants import Variant, rewritten, variants
 from substitutions.rules.store import Library
 
@@ -96,11 +90,12 @@ class MeshPlanner:
     """The graph that is searched."""
     _variants_of: dict[Graph, Variant] = field(init=False, default_factory=dict[Graph, Variant])
     """The variant of each graph that is tried."""
+    _tries: FamilyTries = field(init=False)
 
     def __post_init__(self) -> None:
         one_of("planner", self.family, PLANNERS)
         joint = self.family == "joint" and self.mode is not Mode.ALGEBRA
-        if not (joint or self._cuts_data):
+        if not (joint or cuts_data(self.dimensions)):
             what = self.family if self.family != "joint" else self.mode
             raise InputError(f"planner {what}", "cuts along data, expected data in --allow")
 
@@ -122,6 +117,8 @@ class MeshPlanner:
         """The plan of ``graph``, found with ``short`` in its place. Raises NotAlike if the two
         turn out to differ in more than the number of blocks."""
         self._short, self._choosers, self._variants_of = short, {}, {}
+        given = self.machine, self.dimensions, self._judge(short.more), short.more > 0, self.teller
+        self._tries = FamilyTries(*given)
         search = SearchState()
         stop = self._searched(name, graph, search)
         is_early = stop != "exhausted" or self._phases.is_over
@@ -154,7 +151,7 @@ class MeshPlanner:
                 if self.family == "joint" and self.mode is not Mode.ALGEBRA:
                     self._on_fewer_devices(search)
                     if not search.is_far_behind:
-                        move_once(search, lambda own: self._masked(own, everything))
+                        move_once(search, self._tries.allowed)
                     if not self._short.more and self.dimensions is None:
                         refine(graph, search, self.machine, self.teller)
                         refine_to_fit(graph, search, self.machine, self.teller)
@@ -181,10 +178,10 @@ class MeshPlanner:
         cost = self._cost(self.machine)
         graphs = self._variants(graph, search)
         trials = [self._trial(variant, cost, search) for variant in islice(graphs, 1)]
-        if self.family == "joint" and self.mode is Mode.JOINT and self._cuts_data:
+        if self.family == "joint" and self.mode is Mode.JOINT and cuts_data(self.dimensions):
             # A first plan is found early: the first graph is the model's, without rewrites.
             (data,) = PLANNERS["data-parallel"](trials[0].graph, trials[0].chooser)
-            self._fitting(trials[0], data).tries(0.0)
+            self._tries.first_look(trials[0], data)
         try:
             search.rival = rival(search.known)
         except InterruptedWithPlan as interrupted:
@@ -192,17 +189,20 @@ class MeshPlanner:
             raise
         rest = self._phases.timed("rewriting", lambda: list(graphs))
         trials += [self._trial(variant, cost, search) for variant in rest]
+        rewrites = self.family == "joint" and self.mode is Mode.JOINT
         for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):
-            self._try(trial, search)
+            self._try(trial, search, at_first=rewrites and is_large(trial.graph))
         if not search.fastest:
             raise NotAlike  # no plan came out alike in all blocks
-        if self.mode is Mode.JOINT and self.family == "joint" and not search.is_far_behind:
+        if rewrites and not search.is_far_behind:
             base = search.base
             again = self._phases.timed("rewriting", lambda: self._rewritten(base, search))
             if again is not None:
                 better = self._trial(again, cost, search)
                 search.rewritten_from[better] = base
                 self._try(better, search)
+            else:
+                self._tries.look_further(base, search)
         self._with_axes_turned(search)
 
     def _with_axes_turned(self, search: SearchState) -> None:
@@ -264,59 +264,22 @@ class MeshPlanner:
         return CostModel(machine, self.training, self.speed)
 
     def _try(
-        self, trial: PricedTrial, search: SearchState, families: Mapping[str, Family] = PLANNERS
+        self,
+        trial: PricedTrial,
+        search: SearchState,
+        families: Mapping[str, Family] = PLANNERS,
+        *,
+        at_first: bool = False,
     ) -> None:
-        """Try all strategies of the family on one graph."""
+        """Try all strategies of the family on one graph. ``at_first``: whether a first look at all
+        strategies is enough for now."""
         if families is PLANNERS:
             search.trials.append(trial)
-        if search.fastest and search.rules_out(trial):
-            return
+            if search.fastest and search.rules_out(trial):
+                return
         family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
-        for allowed in families[family](trial.graph, trial.chooser):
-            if allowed.last and search.saves_nothing():
-                continue
-            if not search.is_near(trial, allowed.key):
-                continue
-            settled = allowed.by_hand or (search.rival < inf and trial in search.fastest)
-            bounded = settled and allowed.is_bounded
-            if bounded and trial.promised(allowed.mask) > search.known:
-                continue
-            self.teller.works_on(allowed.name, "map", lambda: trial.busy_bound)
-            if allowed.data_parallel and not self._cuts_data:
-                search.data_parallel += self._to_compare(trial, allowed)
-                continue
-            made = list(self._fitting(trial, allowed).plans(search))
-            if allowed.data_parallel and trial.chooser.pricing.cost.machine == self.machine:
-                search.data_parallel += made[:1]
-            if made:
-                search.note_family(trial, allowed.key, min(candidate.seconds for candidate in made))
-
-    def _fitting(self, trial: PricedTrial, allowed: Strategies) -> Fitting:
-        mask = computed_once(self._masked(trial.graph, allowed.mask))
-        return Fitting(trial, allowed, mask, self._short.more > 0)
-
-    @property
-    def _cuts_data(self) -> bool:
-        return self.dimensions is None or IndexRole.DATA in self.dimensions
-
-    def _to_compare(self, trial: PricedTrial, allowed: Strategies) -> PricedPlans:
-        """The price on all devices of strategies that may not be used, for comparison."""
-        if trial.chooser.pricing.cost.machine != self.machine:
-            return ()
-
-        def judge(made: SimulatedChoice) -> PricedPlans:
-            return tuple(self._judge(self._short.more).judged(trial.chooser, made, 0.0))
-
-        apart = replace(trial, judge=judge)
-        try:
-            return next(apart.choices(0.0, allowed.mask, brief=True)).judged[:1]
-        except NotAlike:
-            return ()
-
-    def _masked(self, graph: Graph, mask: Allowed) -> Allowed:
-        """The strategies of a mask that cut only the dimensions that are allowed."""
-        roles = self.dimensions
-        return mask if roles is None else intersection(mask, by_roles(graph, roles))
+        of_graph = families[family](trial.graph, trial.chooser)
+        self._tries.try_all(trial, of_graph, search, at_first=at_first)
 
     def _chooser(self, graph: Graph, cost: CostModel, turned: bool, first: int) -> Chooser:
         """The chooser for a graph. Graphs with the same rules share one."""
@@ -375,7 +338,9 @@ class MeshPlanner:
     def _rewritten(self, base: PricedTrial, search: SearchState) -> Variant | None:
         self.teller.works_on("rewriting as it is cut", "substitute")
         limits = replace(self._limits(search), least=least_gain(base.graph))
-        return rewritten(self._variants_of[base.graph], self.library, base.chooser, limits)
+        tries, variant = self._tries, self._variants_of[base.graph]
+        given = variant, self.library, base.chooser, limits, tries.allowed
+        return rewritten(*given, base.counted(tries.fitting(base, EVERY).mask))
 
     def _limits(self, search: SearchState) -> Limits:
         return Limits(self.threshold, is_over=lambda: self._phases.is_over, tell=search.surveyed)

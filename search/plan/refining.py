@@ -19,7 +19,7 @@ from search.map.space.allow import Allowed
 from search.map.space.mapping import MappedAxis, OperatorMapping
 from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
 from search.refine.annealing import NEARBY, WIDELY, WORK
-from search.refine.overlap import Tried
+from search.refine.tried import Tried
 
 MOST_OPERATORS = 64
 """The most operators of a graph that is refined. In a larger one, too few states of each operator

@@ -26,7 +26,7 @@ from search.map.rules.fully_sharded import PlacedGraph
 from search.plan.finish import does_not_fit, finished
 from search.plan.incumbent import PricedPlan
 from search.plan.judging import Judge
-from search.refine.overlap import SimulatedChoice
+from search.refine.tried import SimulatedChoice
 from search.split.blocks import folded
 from substitutions.rules.store import Library
 

@@ -20,12 +20,12 @@ only after three changes at once is not found. ``at_best`` is the bound that rul
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
 from math import inf
-from typing import Generic, TypeVar
+from typing import Generic
 
 import numpy as np
 
@@ -48,9 +48,8 @@ from search.refine.annealing import Annealer, Price, Stages
 from search.refine.delta import DeltaSimulator
 from search.refine.polish import GraphPaths, Polisher
 from search.refine.spread import Spread, branch_loads, put_side_by_side
+from search.refine.tried import Judged, SimulatedChoice, Tried
 from search.split.blocks import blocks_of, repeated
-
-Judged = TypeVar("Judged")
 
 FEW = 2400
 """A graph is small if its strategies, each with all its starts, times its operators are at most
@@ -64,41 +63,15 @@ LEAST_SAVED = 1e-2
 MOST_KNOWN = 3
 """The number of the fastest plans so far that the next choice considers in any case."""
 
-FIRST = (ALL, Exposed(exchange=0.0, loss=0.0), Exposed(resharding=0.5, loss=0.0))
-"""The first settings. Only the first counts the reduction of the loss, for which the backward pass
-does not wait."""
+FIRST = (ALL, Exposed(exchange=0.0, loss=0.0))
+"""The first settings. Only one counts the reduction of the loss, for which the backward pass does
+not wait."""
+HALF_RESHARDED = Exposed(resharding=0.5, loss=0.0)
 FREE = Exposed(exchange=0.01, resharding=0.01, loss=0.0)
 """Communication that takes hardly any time. Most operators are then cut, and alike."""
 AT_BEST = Exposed(exchange=0.0, resharding=0.25, loss=0.0)
 AGAIN = (1.0, 0.25)
 """The fractions of resharding that count once exchanges count as far as they were exposed."""
-
-
-@dataclass(frozen=True)
-class SimulatedChoice:
-    """A simulated plan, as it is handed to a judge. It is large, and is not kept."""
-
-    choice: Choice
-    cut: PlacedGraph
-    steps: Schedule
-    weights: Sequence[Node]
-    """For each weight of the run, the weight of the graph that stands for it."""
-    run: TimedTasks
-
-    @property
-    def seconds(self) -> float:
-        return self.run.simulation.step_seconds
-
-
-@dataclass(frozen=True, eq=False)
-class Tried(Generic[Judged]):
-    """A choice of strategies after its simulation. ``seconds``: of a step of its plan; ``exposed``:
-    the fraction of each weight's exchange that is exposed; ``judged``: the judge's result."""
-
-    choice: Choice
-    seconds: float
-    exposed: Mapping[Node, float]
-    judged: Judged
 
 
 @dataclass(eq=False)
@@ -117,6 +90,8 @@ class Trial(Generic[Judged]):
     _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
     _faster: Memo[object, bool] = field(init=False, default_factory=Memo[object, bool])
     """Whether choices take less than a limit of seconds. Their plans were not kept."""
+    _counted: Memo[Allowed, Choice] = field(init=False, default_factory=Memo[Allowed, Choice])
+    """The choices with all communication counted, by what was allowed."""
     _cut: CutTemplates = field(init=False, default_factory=CutTemplates)
 
     @property
@@ -131,31 +106,37 @@ class Trial(Generic[Judged]):
     def _delta(self) -> DeltaSimulator:
         return DeltaSimulator.of(self.graph, self.builder, self.chooser.pricing.cost)
 
-    def choices(
-        self, price: float, allowed: Allowed, *, brief: bool = False
-    ) -> Iterator[Tried[Judged]]:
-        """The different plans by restricted strategies. The first is chosen with all communication
-        counted. ``brief``: whether fewer are tried; always so with a price of memory, which is
-        varied instead. Raises NotAlike if blocks that stand for others come out different."""
-        brief = brief or price > 0
+    def choices(self, price: float, allowed: Allowed) -> list[Tried[Judged]]:
+        """The different plans by restricted strategies, with a price of a byte of memory. The first
+        is chosen with all communication counted. Raises NotAlike if blocks that stand for others
+        come out different."""
+        return self.further(self.first(price, allowed), allowed)
+
+    def first(self, price: float, allowed: Allowed) -> list[Tried[Judged]]:
+        """The plans by two settings: communication counts, and weights' exchange is hidden."""
         plans: dict[Tried[Judged], None] = {}
-        for exposed in FIRST[:2] if brief else FIRST:
+        for exposed in FIRST:
             plans |= self._alike(price, allowed, exposed)
         if not plans:
             raise NotAlike
+        return list(plans)
+
+    def further(self, first: Sequence[Tried[Judged]], allowed: Allowed) -> list[Tried[Judged]]:
+        """The first plans, and those by all other settings, with changes that make the fastest one
+        faster. Memory has no price."""
+        plans = dict.fromkeys(first) | self._alike(0.0, allowed, HALF_RESHARDED)
         best = min(plans, key=lambda tried: tried.seconds)
-        for resharding in () if brief else AGAIN:
+        for resharding in AGAIN:
             exposed = Exposed(resharding=resharding, loss=0.0, weights=best.exposed)
-            plans |= self._alike(price, allowed, exposed)
-        if not brief:
-            small = self.is_small
-            bases = [min(plans, key=lambda tried: tried.seconds)]
-            if small and self._allows_uncut(allowed):
-                bases.append(self.tried_choice(self._uncut(best.choice)))
-            if small:
-                bases.append(self._try(price, allowed, FREE))
-            plans |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
-        yield from plans
+            plans |= self._alike(0.0, allowed, exposed)
+        small = self.is_small
+        bases = [min(plans, key=lambda tried: tried.seconds)]
+        if small and self._allows_uncut(allowed):
+            bases.append(self.tried_choice(self._uncut(best.choice)))
+        if small:
+            bases.append(self._try(0.0, allowed, FREE))
+        plans |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
+        return list(plans)
 
     def moved_once(self, choice: Choice, allowed: Allowed) -> None:
         """Try plans by sums in which a tensor is moved once for several readers. First as if all
@@ -338,7 +319,15 @@ class Trial(Generic[Judged]):
             )
         return self._tried[key]
 
+    def counted(self, allowed: Allowed) -> Choice:
+        """The choice by restricted strategies, with all communication counted."""
+        return self._counted.get(allowed, lambda: self._chosen(0.0, allowed, ALL))
+
     def _choice(self, price: float, allowed: Allowed, exposed: Exposed) -> Choice:
+        is_plain = exposed is ALL and not price
+        return self.counted(allowed) if is_plain else self._chosen(price, allowed, exposed)
+
+    def _chosen(self, price: float, allowed: Allowed, exposed: Exposed) -> Choice:
         return self.phases.timed(
             "choosing",
             lambda: self.chooser.choose(self.graph, price, allowed, exposed, also=self._known()),

@@ -35,6 +35,7 @@ from search.cost.derivation import Derivation
 from search.cost.progress import check_time
 from search.cost.survey import NearestRewrite, RewriteSurvey
 from search.map.choose.choosing import Choice, Chooser
+from search.map.space.allow import Allowed, everything
 from search.split.blocks import blocks_of
 from search.split.excerpt import Excerpt
 from search.substitute.algebra import Algebra
@@ -50,9 +51,9 @@ LARGE, LEAST_OF_LARGE = 500, 5e-3
 least gain of all its rewrites together, since the result takes long to plan."""
 TRIES, ONE_DEVICE_TRIES = 160, 32
 """The number of groups of rewrites that are tried, on the machine and on one device."""
-PATIENCE = 400
-"""The search ends after graphs without a gain that have this many operators together, but not
-before two such graphs."""
+PATIENCE, LEAST_PATIENCE = 400, 2
+"""The search ends after graphs without a gain that have ``PATIENCE`` operators together, but not
+before ``LEAST_PATIENCE`` such graphs. One is enough if graphs are large."""
 DEPTH = 3
 """The distance up to which the operands of two places are compared to see if they look alike."""
 
@@ -118,13 +119,20 @@ class _GroupGain:
         return self.gain * self.count
 
 
+def all_strategies(graph: Graph) -> Allowed:
+    """Allow all strategies of a graph."""
+    return everything
+
+
 @dataclass
 class Rewriter:
-    """Rewrites graphs for one machine."""
+    """Rewrites graphs for one machine. ``allowed``: a function from a graph to the strategies that
+    may be used."""
 
     chooser: Chooser
     algebra: Algebra
     limits: Limits = Limits()
+    allowed: Callable[[Graph], Allowed] = all_strategies
     tried: int = field(init=False, default=0)
     survey: RewriteSurvey = field(init=False, default_factory=RewriteSurvey)
     """The survey of the rewrites of the latest graph. It counts as left the candidates within the
@@ -147,11 +155,15 @@ class Rewriter:
     )
     """The rules of each rewrite whose gain is known, as text."""
 
-    def improved(self, graph: Graph, derivation: Derivation) -> Rewritten | None:
-        """Return the graph with rewrites that make it faster; None if there are none."""
-        start = _State(self.chooser.choose(graph), derivation)
+    def improved(
+        self, graph: Graph, derivation: Derivation, choice: Choice | None = None
+    ) -> Rewritten | None:
+        """Return the graph with rewrites that make it faster; None if there are none. ``choice``:
+        its best strategies, if they are known."""
+        start = _State(choice or self._chosen(graph), derivation)
         self._known, self._passed, self._first = {graph}, set(), None
-        patience = max(2, PATIENCE // max(1, len(graph.operators)))
+        least = 1 if is_large(graph) else LEAST_PATIENCE
+        patience = max(least, PATIENCE // max(1, len(graph.operators)))
         limits = self.limits
         extent = BacktrackLimits(limits.threshold, patience, LEAST_GAIN, limits.is_over)
         reached = backtrack(start, lambda state: state.choice.seconds, self._candidates, extent)
@@ -224,12 +236,15 @@ class Rewriter:
         self._known.add(graph)
         if self.chooser.times(choice.graph) and blocks_of(graph) is None:
             return None
-        again = self.chooser.choose(graph)
+        again = self._chosen(graph)
         if len(promises) == 1:
             (promise,) = promises
             self._gains[promise.key] = (choice.seconds - again.seconds) / promise.count
         group = RewrittenGroup(choice, tuple(promise.key for promise in promises))
         return _State(again, after, (*state.made, group))
+
+    def _chosen(self, graph: Graph) -> Choice:
+        return self.chooser.choose(graph, allowed=self.allowed(graph))
 
     # -- what may be rewritten ----------------------------------------------------------------
 

@@ -9,7 +9,7 @@ that are best for the graph as it is cut, and tries all that the other modes try
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,10 +19,16 @@ from search.cost.derivation import Derivation, Scribe
 from search.cost.survey import RewriteSurvey
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import with_unfolded
-from search.map.space.allow import uncuttable
+from search.map.space.allow import Allowed, uncuttable
 from search.split.blocks import blocks_of
 from search.substitute.algebra import Algebra
-from search.substitute.rewrites import ONE_DEVICE_TRIES, Limits, Rewriter, RewrittenGroup
+from search.substitute.rewrites import (
+    ONE_DEVICE_TRIES,
+    Limits,
+    Rewriter,
+    RewrittenGroup,
+    all_strategies,
+)
 from substitutions.rules.store import Library
 
 FEW_OPERATORS, GROWTH, FEW_GRAPHS = 6, 1, 64
@@ -137,13 +143,19 @@ def _closure(start: Variant, library: Library) -> Iterator[Variant]:
 
 
 def rewritten(
-    variant: Variant, library: Library, chooser: Chooser, limits: Limits
+    variant: Variant,
+    library: Library,
+    chooser: Chooser,
+    limits: Limits,
+    allowed: Callable[[Graph], Allowed] = all_strategies,
+    choice: Choice | None = None,
 ) -> Variant | None:
     """The variant with the rewrites that make it faster, judged with strategies chosen anew; None
-    if there are none."""
+    if there are none. ``allowed``: a function from a graph to the strategies that may be used;
+    ``choice``: the best of these for the variant's graph, if it is known."""
     algebra = Algebra.of(library.concrete(variant.graph))
-    rewriter = Rewriter(chooser, algebra, limits)
-    better = rewriter.improved(variant.graph, variant.derivation)
+    rewriter = Rewriter(chooser, algebra, limits, allowed)
+    better = rewriter.improved(variant.graph, variant.derivation, choice)
     return None if better is None else Variant(*better, (*variant.made, *rewriter.made))
 
 

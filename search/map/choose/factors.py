@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from math import prod
@@ -40,6 +41,16 @@ class Factor:
     variables: tuple[int, ...]
     values: Values | NDArray[np.float32]
     times: float = 1.0
+    pair: PairTable | None = None
+    """The table over pairs that ``values`` is, if it is one as a whole."""
+
+    def least(self, axis: int) -> Values:
+        """The least entry for each value of the variable of an axis, as a new array."""
+        if self.pair is not None:
+            is_forth = self.values is self.pair.forth
+            return self.pair.least[axis if is_forth else 1 - axis].astype(np.float64)
+        others = tuple(i for i in range(len(self.variables)) if i != axis)
+        return self.values.min(axis=others).astype(np.float64)
 
     @property
     def table(self) -> tuple[int, float]:
@@ -65,11 +76,16 @@ class PairTable:
     def of(values: NDArray[np.float32]) -> PairTable:
         return PairTable(values, values.T)
 
+    @cached_property
+    def least(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The least entry for each choice of the first side, and of the second."""
+        return self.forth.min(axis=1), self.forth.min(axis=0)
+
     def factor(self, first: int, second: int, times: float) -> Factor:
         """The factor for the variables of the two sides, in either order."""
         if first < second:
-            return Factor((first, second), self.forth, times)
-        return Factor((second, first), self.back, times)
+            return Factor((first, second), self.forth, times, self)
+        return Factor((second, first), self.back, times, self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,8 +258,7 @@ def with_least_bounds(
         for axis, v in enumerate(factor.variables):
             key = (id(factor.values), axis)
             if key not in least:
-                others = tuple(i for i in range(len(factor.variables)) if i != axis)
-                least[key] = factor.values.min(axis=others).astype(np.float64)
+                least[key] = factor.least(axis)
             bounds[v] += factor.times * least[key]
     return [
         np.arange(len(bound))

@@ -11,7 +11,7 @@ import pytest
 from search.plan.families import Strategies
 from search.plan.fitting import PRICES, Fitting
 from search.plan.incumbent import PricedPlan, SearchState
-from search.refine.overlap import Tried
+from search.refine.tried import Tried
 
 NOTHING: Any = None
 LIMIT = 100
@@ -23,7 +23,7 @@ class Trials:
 
     prices: list[float] = field(default_factory=list[float])
 
-    def choices(self, price: float, *_: object, brief: bool) -> list[Tried[tuple[PricedPlan, ...]]]:
+    def first(self, price: float, _: object) -> list[Tried[tuple[PricedPlan, ...]]]:
         self.prices.append(price)
         over = LIMIT + 1000 - len(self.prices)
         seconds = inf if price else 1.0

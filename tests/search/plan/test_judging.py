@@ -13,7 +13,7 @@ from pcg.plan.training import Training
 from search.cost.cost import CostModel
 from search.plan import judging
 from search.plan.planner import MeshPlanner
-from search.refine.overlap import SimulatedChoice
+from search.refine.tried import SimulatedChoice
 from substitutions.rules.store import load_library
 
 DEEP = {"blocks": blocks(4), "transformer": transformer(2, 16, 128)}

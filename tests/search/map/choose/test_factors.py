@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from search.map.choose.factors import (
     FEW_PICKED,
     Factor,
+    PairTable,
     _Elimination,
     least,
     restricted,
@@ -52,6 +53,15 @@ def test_a_choice_among_fewer_values_is_one_among_all(problem):
     back = tuple(int(values[v][c]) for v, c in enumerate(choice))
     assert total(factors, back) == pytest.approx(minimum)
     assert minimum >= least(sizes, factors)[0] - 1e-9
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 1), st.booleans())
+def test_the_least_entries_of_a_pair_table_are_those_of_its_factor(seed, axis, is_forth):
+    rng = np.random.default_rng(seed)
+    table = PairTable.of(rng.random(rng.integers(1, 5, 2), np.float32))
+    factor = table.factor(*((0, 1) if is_forth else (1, 0)), 1.0)
+    expected = factor.values.min(axis=1 - axis).astype(np.float64)
+    assert np.array_equal(factor.least(axis), expected)
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans())
