@@ -20,6 +20,7 @@ from search.map.space.mapping import MappedAxis, OperatorMapping
 from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
 from search.refine.annealing import NEARBY, WIDELY, WORK
 from search.refine.tried import Tried
+from search.substitute.rewrites import is_large
 
 MOST_OPERATORS = 64
 """The most operators of a graph that is refined. In a larger one, too few states of each operator
@@ -80,7 +81,8 @@ def move_once(search: SearchState, allowed: Callable[[Graph], Allowed]) -> None:
     best = min(plans, key=lambda plan: plan.seconds, default=None)
     if best is not None:
         trial = search.priced[best]
-        trial.moved_once(best.choice, allowed(trial.graph))
+        brief = is_large(trial.graph)
+        trial.moved_once(best.choice, allowed(trial.graph), brief=brief)
 
 
 def _starts(model: Graph, search: SearchState) -> Iterator[PricedPlan]:

@@ -138,15 +138,17 @@ class Trial(Generic[Judged]):
         plans |= dict.fromkeys(self._improved(tried, allowed, small=small) for tried in bases)
         return list(plans)
 
-    def moved_once(self, choice: Choice, allowed: Allowed) -> None:
+    def moved_once(self, choice: Choice, allowed: Allowed, *, brief: bool) -> None:
         """Try plans by sums in which a tensor is moved once for several readers. First as if all
         readers of a tensor wanted one layout, then for those that do in the fastest plan, as long
-        as this becomes faster. ``choice``: that of the fastest plan before."""
+        as this becomes faster. ``choice``: that of the fastest plan before; ``brief``: whether the
+        exposed exchange of each weight is left out."""
         shared = self.chooser.shared(self.graph)
         best, last = self.tried_choice(choice), None
         while shared and last is not best:
             last = best
-            for exchange, weights in ((1.0, {}), (0.0, {}), (1.0, best.exposed)):
+            settings = [(1.0, {}), (0.0, {}), (1.0, best.exposed)]
+            for exchange, weights in settings[:2] if brief else settings:
                 exposed = Exposed(exchange, loss=0.0, weights=weights, shared=shared)
                 tried = self._alike(0.0, allowed, exposed)
                 best = min((best, *tried), key=lambda plan: plan.seconds)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.pages import ROOT, blocks
 from support.runs.torchrun import WAIT, killed, output_of, torchrun
-from support.runs.trainers import Trainers
+from support.runs.trainers import Trainers, by_length
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -103,7 +103,7 @@ def test_killed_and_resumed_trainer_trains_as_on_one_process(tmp_path: Path):
 @pytest.mark.soak
 def test_killed_and_resumed_trainer_on_four_processes_trains_as_ddp(tmp_path: Path):
     """With texts of several lengths, and an evaluation whose size does not divide."""
-    arguments = {"group_by_length": True, "per_device_eval_batch_size": 3}
+    arguments = {**by_length(), "per_device_eval_batch_size": 3}
     trainers = Trainers(tmp_path, 4)
     trainers.prepare("zero")
     trainers.train("expected", "", arguments, 43)

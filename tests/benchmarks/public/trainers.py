@@ -15,12 +15,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from support.runs.trainers import Trainers
+from support.runs.trainers import Trainers, by_length
 
 NEAR = 1e-9
 CASES: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "group_by_length": {"group_by_length": True},
+    "group_by_length": by_length(),
     "uneven evaluation": {"per_device_eval_batch_size": 3},
     "accumulated": {"gradient_accumulation_steps": 3},
     "epochs": {"max_steps": -1, "num_train_epochs": 1},

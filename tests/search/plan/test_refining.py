@@ -111,7 +111,8 @@ def test_refining_is_skipped_if_the_time_of_the_search_is_up(library):
     assert "refining" not in chosen.report.phases
 
 
-def test_resharding_for_several_readers_is_counted_once(library):
+@pytest.mark.parametrize("brief", [False, True])
+def test_resharding_for_several_readers_is_counted_once(library, brief: bool):
     """In a residual network, a block reads the output of the block before twice. Sums that count
     its resharding once lead to a faster plan."""
     graph = parse_graph(residual(blocks=4))
@@ -121,5 +122,5 @@ def test_resharding_for_several_readers_is_counted_once(library):
     before = min(trial.choices(0.0, everything), key=lambda tried: tried.seconds)
     seconds: list[float] = []
     trial.judge = lambda made: seconds.append(made.seconds) or made.seconds
-    trial.moved_once(before.choice, everything)
+    trial.moved_once(before.choice, everything, brief=brief)
     assert min(seconds) < 0.99 * before.seconds
