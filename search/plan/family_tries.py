@@ -67,7 +67,7 @@ class FamilyTries:
 
     def first_look(self, trial: PricedTrial, allowed: Strategies) -> None:
         """Find the first plans of strategies."""
-        _ = self.fitting(trial, allowed).first_look
+        self.fitting(trial, allowed).first_look()
 
     def look_further(self, trial: PricedTrial, search: SearchState) -> None:
         """Find the plans of a graph that were put off, if there are any."""
@@ -96,7 +96,7 @@ class FamilyTries:
         """Find plans of strategies, and note the fastest. ``at_first``: whether further settings
         are put off, if there are any and the first plans fit."""
         allowed = fitting.allowed
-        made = fitting.first_look if at_first and not allowed.brief else []
+        made = fitting.first_look() if at_first and not allowed.brief else []
         if made:
             self._put_off[trial] = fitting
         else:

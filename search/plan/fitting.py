@@ -44,7 +44,6 @@ class Fitting:
     mask: Allowed
     deep: bool
 
-    @cached_property
     def first_look(self) -> list[PricedPlan]:
         """The plans that take least time to find, if one of them fits. Otherwise none."""
         plans = _judged(self._first)
