@@ -190,8 +190,9 @@ class MeshPlanner:
         rest = self._phases.timed("rewriting", lambda: list(graphs))
         trials += [self._trial(variant, cost, search) for variant in rest]
         rewrites = self.family == "joint" and self.mode is Mode.JOINT
+        puts_off = rewrites and not self._short.more  # a deep model has few blocks to plan
         for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):
-            self._try(trial, search, at_first=rewrites and is_large(trial.graph))
+            self._try(trial, search, at_first=puts_off and is_large(trial.graph))
         if not search.fastest:
             raise NotAlike  # no plan came out alike in all blocks
         if rewrites and not search.is_far_behind:
