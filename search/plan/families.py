@@ -56,6 +56,7 @@ class Strategies:
 
 
 EVERY = Strategies("all strategies", everything, brief=False)
+"""The strategies that no other family restricts."""
 Family = Callable[[Graph, Chooser], Iterator[Strategies]]
 
 

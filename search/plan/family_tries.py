@@ -57,7 +57,7 @@ class FamilyTries:
                 continue
             if allowed.brief and not search.is_near(trial, allowed.key):
                 continue
-            if self._is_outdone(trial, allowed, search):
+            if self._promises_no_gain(trial, allowed, search):
                 continue
             self.teller.works_on(allowed.name, "map", lambda: trial.busy_bound)
             if allowed.data_parallel and not cuts_data(self.dimensions):
@@ -106,10 +106,12 @@ class FamilyTries:
         if made:
             search.note_family(trial, allowed.key, min(candidate.seconds for candidate in made))
 
-    def _is_outdone(self, trial: PricedTrial, allowed: Strategies, search: SearchState) -> bool:
-        """Whether the bound of some strategies says that none of their plans beats the best known
-        plan. It is computed where that takes less time than their plans. Data-parallel plans are
-        found in any case, as others are compared with them."""
+    def _promises_no_gain(
+        self, trial: PricedTrial, allowed: Strategies, search: SearchState
+    ) -> bool:
+        """Whether what some strategies promise is slower than the best known plan. It is computed
+        where that takes less time than their plans. Data-parallel plans are found in any case, as
+        others are compared with them."""
         has_rival = search.rival < inf and trial in search.fastest
         is_brief = allowed.brief and not allowed.data_parallel and search.known < inf
         if not allowed.is_bounded or not (has_rival or is_brief):

@@ -274,7 +274,7 @@ class MeshPlanner:
     ) -> None:
         """Try all strategies of the family on one graph. ``at_first``: whether a first look at all
         strategies is enough for now."""
-        if families is PLANNERS:
+        if families is PLANNERS:  # those of a turned mesh are few: what each promises is enough
             search.trials.append(trial)
             if search.fastest and search.rules_out(trial):
                 return

@@ -106,14 +106,10 @@ class Trial(Generic[Judged]):
     def _delta(self) -> DeltaSimulator:
         return DeltaSimulator.of(self.graph, self.builder, self.chooser.pricing.cost)
 
-    def choices(self, price: float, allowed: Allowed) -> list[Tried[Judged]]:
-        """The different plans by restricted strategies, with a price of a byte of memory. The first
-        is chosen with all communication counted. Raises NotAlike if blocks that stand for others
-        come out different."""
-        return self.further(self.first(price, allowed), allowed)
-
     def first(self, price: float, allowed: Allowed) -> list[Tried[Judged]]:
-        """The plans by two settings: communication counts, and weights' exchange is hidden."""
+        """The plans of two choices by restricted strategies: one with all communication counted,
+        one with the exchange of weights hidden. ``price``: of a byte of memory. Raises NotAlike if
+        blocks that stand for others come out different."""
         plans: dict[Tried[Judged], None] = {}
         for exposed in FIRST:
             plans |= self._alike(price, allowed, exposed)
