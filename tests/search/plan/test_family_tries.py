@@ -112,7 +112,7 @@ def test_nothing_is_put_off_if_the_first_plans_do_not_fit():
     assert trial.found == before
 
 
-@pytest.mark.parametrize("name", ["mlp-tiny", "xdl-tiny"])
+@pytest.mark.parametrize("name", ["xdl-tiny", pytest.param("mlp-tiny", marks=pytest.mark.soak)])
 def test_a_large_graph_without_rewrites_gets_the_same_plan(name, monkeypatch):
     """Whether settings are put off makes no difference if the graph stays as it is."""
     machine = load_machine("summit").with_devices(4)
