@@ -55,11 +55,10 @@ class Fitting:
         first = self._first
         if not first:
             return
-        if not self.allowed.brief:
-            first = self._further(first)
         best = _judged(first)
         if not self.allowed.brief:
-            best += self._in_parts(min(first, key=lambda plan: plan.seconds))
+            first = self._further(first)
+            best = [*_judged(first), *self._in_parts(min(first, key=lambda plan: plan.seconds))]
         yield from best
         fastest = min(plan.seconds for plan in best)
         if search.known <= fastest or any(plan.fits_plainly for plan in best):

@@ -176,9 +176,10 @@ class MeshPlanner:
         """Try the graph, and its rewritten forms before and after it is cut. ``rival``: a function
         from the seconds of the best plan so far to those of the best plan of another kind."""
         cost = self._cost(self.machine)
+        rewrites = self.family == "joint" and self.mode is Mode.JOINT
         graphs = self._variants(graph, search)
         trials = [self._trial(variant, cost, search) for variant in islice(graphs, 1)]
-        if self.family == "joint" and self.mode is Mode.JOINT and cuts_data(self.dimensions):
+        if rewrites and cuts_data(self.dimensions):
             # A first plan is found early: the first graph is the model's, without rewrites.
             (data,) = PLANNERS["data-parallel"](trials[0].graph, trials[0].chooser)
             self._tries.first_look(trials[0], data)
@@ -189,7 +190,6 @@ class MeshPlanner:
             raise
         rest = self._phases.timed("rewriting", lambda: list(graphs))
         trials += [self._trial(variant, cost, search) for variant in rest]
-        rewrites = self.family == "joint" and self.mode is Mode.JOINT
         puts_off = rewrites and not self._short.more  # a deep model has few blocks to plan
         for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):
             self._try(trial, search, at_first=puts_off and is_large(trial.graph))

@@ -13,6 +13,7 @@ from support.cases import a_third
 from support.graphs.behaviour import assert_same
 from support.graphs.images import ONE_IMAGE, four_devices
 from support.mixed import mixed
+from support.plans.tries import fastest_try
 
 from pcg.capture import capture
 from pcg.errors import InputError, NegativeAnswer
@@ -35,7 +36,7 @@ from search.cost.simulate import simulate
 from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
-from search.map.space.allow import Allowed, batch_axes, everything
+from search.map.space.allow import Allowed, batch_axes
 from search.plan.families import PLANNERS, TURNED
 from search.plan.fewer_devices import fewer
 from search.plan.planner import MeshPlanner
@@ -104,9 +105,7 @@ def test_no_choice_of_strategies_is_faster(name, machine, sizes):
     graph = parse_graph(SMALL[name].format(**dict(zip("bho", sizes, strict=True))))
     chooser = engine_of(target, graph)
     trial = Trial(chooser, graph, Derivation.start(graph), lambda made: None)
-    fastest = min(
-        tried.seconds for tried in trial.further(trial.first(0.0, everything), everything)
-    )
+    fastest = fastest_try(trial).seconds
     others = few_choices(chooser, graph, Random(name), 100)
     # The estimate leaves out copies within a device, and equal transfers are shared.
     assert fastest <= 1.02 * min(simulated(chooser, choice) for choice in others)
