@@ -22,6 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	    -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m search.refine.compile
 	@touch $@
 
 demo: $(STAMP) ## Plan a small model for 4 local processes, train it, compare with one device

@@ -6,54 +6,54 @@ them for parts that are the same for all plans.
 
 Method: delta simulation (Jia et al., MLSys 2019, section 5.3). A program is put together of the
 ``pieces`` of its operators, few of which are new after a change, and of reshardings that were
-priced before. If the longest path of its operators is no shorter than the best (``paths``), it is
-not put together at all. Otherwise its tasks are simulated until they are known to be no faster.
+priced before. If the longest path of its operators is no shorter than the best, it is not put
+together at all. Otherwise its tasks are simulated until they are known to be no faster. All this is
+compiled to machine code (``native``), which asks for the rows that are missing in its tables.
 
 The program is that of the schedule of the cut graph, and its seconds are the same to the last bit.
 A choice takes time in proportion to its operators and tasks, plus the time to cut each operator
-that is new.
+that is new, and to price each resharding that is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
+
+import numpy as np
 
 from pcg.graph.graph import Graph
-from pcg.memo import Memo
-from search.cost.bounded import ROUNDING, BoundedSimulation
-from search.cost.cost import NOTHING, CostModel, Duration
-from search.cost.tasks import (
-    ProgramStep,
-    TaskProgram,
-    TrainedWeights,
-    tasks,
-    trained_weights,
-)
+from search.cost.cost import NOTHING, CostModel
+from search.cost.tasks import ProgramStep, TaskProgram, trained_weights
 from search.map.building import Builder
 from search.map.choose.choosing import Choice
 from search.map.space.mapping import OperatorMapping
-from search.refine.paths import OperatorPaths
-from search.refine.pieces import OperatorPiece, OperatorPieces, WantedOperand
-
-
-class _Step(NamedTuple):
-    """A step of the forward pass. ``piece``: that of the operator that it computes; None if it is a
-    resharding."""
-
-    piece: OperatorPiece | None
-    forward: Duration
-    backward: Duration
-    operands: tuple[int, ...]
-    results: tuple[int, ...]
-    reads: tuple[int, ...]
-    """The steps whose results this one reads."""
-
-
-_SumKey = tuple[Duration, tuple[int, ...], tuple[int, ...]]
-_WeightsKey = tuple[tuple[int, ...], tuple[int, ...]]
+from search.refine.native.issue import issue
+from search.refine.native.listing import (
+    AHEAD,
+    BACK,
+    FIRST,
+    HOMES,
+    MISSING,
+    MOVE,
+    PARTS,
+    PARTS_OF,
+    PIECE,
+    READ,
+    RESHARDING,
+    RESULT,
+    SECOND,
+    STEPS,
+    TIME,
+    WEIGHT,
+    Listing,
+    listing,
+)
+from search.refine.native.tables import ABSENT
+from search.refine.native.timing import Scratch, list_plan, plan_clocks, plan_seconds
+from search.refine.pieces import OperatorPiece, OperatorPieces
+from search.refine.rows import TableRows
 
 
 @dataclass(eq=False)
@@ -61,15 +61,13 @@ class DeltaSimulator:
     """Simulates the plans of choices for one graph."""
 
     pieces: OperatorPieces
-    _simulation: BoundedSimulation = field(init=False)
-    _sums: Memo[_SumKey, Duration] = field(init=False, default_factory=Memo[_SumKey, Duration])
-    _weights: Memo[_WeightsKey, TrainedWeights] = field(
-        init=False, default_factory=Memo[_WeightsKey, TrainedWeights]
-    )
+    _rows: TableRows = field(init=False)
+    _scratch: Scratch | None = field(init=False, default=None)
+    _slots: int = field(init=False, default=256)
+    """The number of slots for which there is room in the scratch."""
 
     def __post_init__(self) -> None:
-        self._simulation = BoundedSimulation(self.pieces.cost.machine.devices)
-        self._paths = OperatorPaths(self.pieces)
+        self._rows = TableRows(self.pieces)
 
     @staticmethod
     def of(graph: Graph, builder: Builder, cost: CostModel) -> DeltaSimulator:
@@ -93,12 +91,6 @@ class DeltaSimulator:
         pieces = self.pieces.of_all(mappings)
         return None if pieces is None else self._simulated(pieces, limit)
 
-    def program(self, choice: Choice) -> TaskProgram | None:
-        """The program of the plan of a choice. None if an operator has no piece, or weights are
-        fully sharded."""
-        pieces = self._pieces_of(choice)
-        return None if pieces is None else self._linked(self._made(pieces))
-
     def _pieces_of(self, choice: Choice) -> list[OperatorPiece] | None:
         if choice.fully_sharded:
             return None
@@ -107,147 +99,70 @@ class DeltaSimulator:
 
     def _simulated(self, pieces: Sequence[OperatorPiece], limit: float) -> float | None:
         """Seconds of a step; None if they are no less than ``limit``."""
-        if limit < inf and self._paths.last(pieces, limit * (1 + ROUNDING)):
+        numbers, rows = np.array(self._rows.numbers(pieces), np.int64), self._rows
+        while True:
+            tables, scratch = rows.tables(), self._room()
+            seconds = plan_seconds(tables, numbers, limit, scratch)
+            if seconds != ABSENT:
+                return seconds if seconds < limit else None
+            self._add_missing(scratch)
+
+    def _add_missing(self, scratch: Scratch) -> None:
+        """Add the row that is missing in the tables."""
+        kind, first, second = scratch.made.counts[[MISSING, FIRST, SECOND]].tolist()
+        add = self._rows.add_move if kind == MOVE else self._rows.add_shared
+        add(first, second)
+
+    def _room(self) -> Scratch:
+        """Scratch with room for all slots."""
+        pieces, needed = self.pieces, len(self.pieces.slots)
+        if self._scratch is None or needed > self._slots:
+            self._slots = max(needed, 2 * self._slots)
+            operators, values = len(pieces.nodes), len(pieces.is_weight)
+            operands = sum(map(len, pieces.reads)) + len(pieces.outputs)
+            results = sum(map(len, pieces.makes))
+            weights, devices = sum(pieces.is_weight), pieces.cost.machine.devices
+            steps = operators + operands
+            self._scratch = Scratch(
+                listing(operators, values, operands, results, self._slots),
+                issue(steps, 2 * operands, weights),
+                plan_clocks(3 * steps + 2 * weights, devices),
+                np.zeros(len(pieces.outputs), np.int64),
+            )
+        return self._scratch
+
+    def program(self, choice: Choice) -> TaskProgram | None:
+        """The program of the plan of a choice. None if an operator has no piece, or weights are
+        fully sharded."""
+        pieces = self._pieces_of(choice)
+        if pieces is None:
             return None
-        return self._simulation.seconds(tasks(self._linked(self._made(pieces))), limit)
+        numbers = np.array(self._rows.numbers(pieces), np.int64)
+        while not list_plan(self._rows.tables(), numbers, self._room()):
+            self._add_missing(self._room())
+        return self._listed(self._room())
 
-    def _made(self, pieces: Sequence[OperatorPiece]) -> _Passes:
-        """The forward and backward pass of a plan. ``pieces``: of all operators."""
-        outer: dict[int, int] = {}
-        schedule = _Forward(self.pieces)
-        for number, piece in enumerate(pieces):
-            outer.update(zip(self.pieces.makes[number], piece.outer, strict=True))
-            schedule.compute(number, piece)
-        outputs = [schedule.output(value, outer) for value in self.pieces.outputs]
-        return _Passes(schedule, *self._backward(schedule.steps, outputs))
-
-    def _backward(
-        self, steps: Sequence[_Step], outputs: Sequence[int]
-    ) -> tuple[list[Duration], set[int]]:
-        """The backward pass of each step, and the slots that get a gradient, as
-        ``pcg.placement.backward`` finds them."""
-        first, scalar = outputs[0], self.pieces.has_loss
-        live, read = {first} if scalar else set(outputs), set[int]()
-        trained, parts = self.pieces.is_trained, dict[int, int]()
-        backward = [NOTHING] * len(steps)
-        for at in range(len(steps) - 1, -1, -1):
-            step = steps[at]
-            piece = step.piece
-            if piece is not None:
-                if piece.passes:
-                    live.update(step.operands)
-                    backward[at] = self._summed(step.backward, step.results, parts)
-                    for position in piece.differentiated:
-                        slot = step.operands[position]
-                        parts[slot] = parts.get(slot, 0) + 1
-            elif trained[step.operands[0]] and step.results[0] in live:
-                (source,), (target,) = step.operands, step.results
-                live.add(source)
-                parts[source] = parts.get(source, 0) + 1
-                # The last resharding of the loss has nothing to send back.
-                if not (scalar and target == first and first not in read):
-                    backward[at] = self._summed(step.backward, step.results, parts)
-            read.update(step.operands)
-        return backward, live
-
-    def _linked(self, passes: _Passes) -> TaskProgram:
-        """The program of both passes, with the weights that they train."""
-        made, backward, live = passes
-        homes = tuple(slot for slot in made.weights if slot in live)
-        numbers = {slot: number for number, slot in enumerate(homes)}
-        steps: list[ProgramStep] = []
-        for step, back in zip(made.steps, backward, strict=True):
-            added = () if back is NOTHING else step.operands
-            weights = tuple(sorted({numbers[slot] for slot in added if slot in numbers}))
-            piece = step.piece
-            late = piece.late if piece else NOTHING
-            times = step.forward, back
-            steps.append(ProgramStep(*times, step.reads, weights, piece is None, late=late))
+    def _listed(self, scratch: Scratch) -> TaskProgram:
+        """The program of the plan that is listed."""
+        made, cost, slots = scratch.made, self.pieces.cost, self.pieces.slots
+        durations, steps = self._rows.durations.every, list[ProgramStep]()
+        for step in range(made.counts[STEPS]):
+            row, after = made.steps[step].tolist(), made.steps[step + 1].tolist()
+            results = made.results[row[RESULT] : after[RESULT]].tolist()
+            layouts, piece = [slots[slot][1] for slot in results], row[PIECE]
+            counts = [_gradients(made, slot) for slot in results]
+            back = cost.with_sums(durations[row[BACK]], layouts, counts)
+            reads = made.reads[row[READ] : after[READ]].tolist()
+            weights = made.weights[row[WEIGHT] : after[WEIGHT]].tolist()
+            late = NOTHING if piece == RESHARDING else self._rows.pieces.every[piece].late
+            times, read, added = (durations[row[AHEAD]], back), tuple(reads), tuple(weights)
+            steps.append(ProgramStep(*times, read, added, piece == RESHARDING, late=late))
         order = tuple(dict.fromkeys(weight for step in steps for weight in step.weights))
-        layouts = [self.pieces.slots[slot][1] for slot in homes]
-        cost = self.pieces.cost
-        known = self._weights.get((homes, order), lambda: trained_weights(order, layouts, cost))
-        return TaskProgram(steps, *known)
-
-    def _summed(self, back: Duration, results: tuple[int, ...], parts: dict[int, int]) -> Duration:
-        """The backward pass of a step, with the sums of gradients that come from several
-        readers."""
-        counts = tuple([parts.get(slot, 0) for slot in results])
-        if max(counts) < 2:
-            return back
-        layouts = [self.pieces.slots[slot][1] for slot in results]
-        return self._sums.get(
-            (back, results, counts), lambda: self.pieces.cost.with_sums(back, layouts, counts)
-        )
+        homes = [slots[slot][1] for slot in made.homes[1, : made.counts[HOMES]].tolist()]
+        return TaskProgram(steps, *trained_weights(order, homes, cost))
 
 
-class _Passes(NamedTuple):
-    """The passes of a step of a plan. ``backward``: the backward pass of each step; ``live``: the
-    slots that get a gradient."""
-
-    forward: _Forward
-    backward: Sequence[Duration]
-    live: Collection[int]
-
-
-class _Forward:
-    """The steps of the forward pass of a schedule, as ``pcg.placement.schedule`` makes them."""
-
-    def __init__(self, pieces: OperatorPieces) -> None:
-        self._pieces = pieces
-        self.steps: list[_Step] = []
-        self.weights: list[int] = []
-        """The slots in which weights are stored, in the order in which they are first read."""
-        self._produced: dict[int, int] = {}
-        self._homes: dict[int, int] = {}
-        self._made: set[int] = set()
-        """The slots to which tensors were moved, and those of inputs."""
-        self._makers: dict[int, int] = {}
-        """The step that makes each slot."""
-
-    def compute(self, number: int, piece: OperatorPiece) -> None:
-        """Add the step of an operator, after the reshardings of its operands."""
-        operands = tuple([self._fetched(wanted) for wanted in piece.operands])
-        self._produced.update(zip(self._pieces.makes[number], piece.results, strict=True))
-        self._add(piece, (piece.forward, piece.backward), operands, piece.results)
-
-    def output(self, value: int, outer: Mapping[int, int]) -> int:
-        """The slot in which an output is left. ``outer``: the numbers of values as they are
-        read."""
-        left = self._pieces.output(value, outer)
-        return self._produced[value] if left is None else self._fetched(left)
-
-    def _fetched(self, wanted: WantedOperand) -> int:
-        """The slot of an operand. Adds a resharding if it is needed."""
-        value, slot, home, is_input = wanted
-        if home is None:
-            start = self._produced[value]
-        elif is_input:
-            start = home
-            self._made.add(home)
-        else:
-            if value not in self._homes:
-                self._homes[value] = home
-                if self._pieces.is_weight[value]:
-                    self.weights.append(home)
-            start = self._homes[value]
-        movement = None if start == slot else self._pieces.moves[start, slot]
-        if movement is None:
-            return start
-        if slot not in self._made:
-            self._made.add(slot)
-            self._add(None, movement, (start,), (slot,))
-        return slot
-
-    def _add(
-        self,
-        piece: OperatorPiece | None,
-        seconds: tuple[Duration, Duration],
-        operands: tuple[int, ...],
-        results: tuple[int, ...],
-    ) -> None:
-        makers = self._makers
-        reads = tuple(dict.fromkeys([makers[slot] for slot in operands if slot in makers]))
-        for slot in results:
-            makers[slot] = len(self.steps)
-        self.steps.append(_Step(piece, *seconds, operands, results, reads))
+def _gradients(made: Listing, slot: int) -> int:
+    """The number of gradients of a tensor that are added up in the plan that is listed."""
+    row = made.slots[slot].tolist()
+    return row[PARTS] if row[PARTS_OF] == made.counts[TIME] else 0

@@ -3,6 +3,7 @@ bit."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, nextafter
 from random import Random
@@ -29,11 +30,12 @@ from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.space.mapping import OperatorMapping
 from search.map.space.strategies import starts
-from search.refine import delta as module
 from search.refine.delta import DeltaSimulator
 from search.refine.moves import Mappings, Moves
+from search.refine.native.listing import STEPS
+from search.refine.native.timing import is_path_longer
 from search.refine.overlap import Trial
-from search.refine.paths import OperatorPaths
+from search.refine.pieces import OperatorPiece
 from substitutions.rules.concrete.rooted import ListedRules
 from substitutions.rules.rule import parse_rule
 from substitutions.rules.store import Library, load_library
@@ -142,24 +144,32 @@ def test_second_price_of_a_choice_reuses_its_pieces(library, monkeypatch):
     assert len(cut) <= first + len(chooser.spaces.of(last)) - 1
 
 
-def test_longest_path_rules_a_choice_out_before_its_tasks_are_made(library, monkeypatch):
+def test_longest_path_rules_a_choice_out_before_its_tasks_are_made(library):
     graph = build_model("mlp-mnist", 32, 4)
     chooser = chooser_of(graph, library, MACHINES[0])
     delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
     choice = chooser.choose(graph)
     seconds = delta.seconds(choice)
     assert seconds is not None
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "tasks", lambda _: pytest.fail("tasks were made"))
-        assert delta.seconds(choice, seconds / 3) is None
+    room = delta._room()
+    room.issued.counts[:] = room.made.counts[STEPS] = 0
+    assert delta.seconds(choice, seconds / 3) is None
+    assert not room.issued.counts.any()
+    assert not room.made.counts[STEPS]
     assert delta.seconds(choice, nextafter(seconds, inf)) == seconds
+
+
+def has_longer_path(delta: DeltaSimulator, pieces: Sequence[OperatorPiece], limit: float) -> bool:
+    """Whether a path of operators takes so long, in a plan that was simulated."""
+    rows, room = delta._rows, delta._room()
+    numbers, given = np.array(rows.numbers(pieces)), rows.tables()
+    return is_path_longer(given, numbers, limit, room.made.counts, room.clock.times)
 
 
 @given(training_graphs(cut=False), st.sampled_from(MACHINES), st.randoms(use_true_random=False))
 def test_no_plan_is_faster_than_the_longest_path_of_its_operators(library, graph, machine, random):
     chooser = chooser_of(graph, library, machine)
     delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
-    paths = OperatorPaths(delta.pieces)
     moves = Moves(graph, chooser.spaces, machine[1], random)
     mappings: Mappings = dict.fromkeys(graph.operators, OperatorMapping(0))
     for _ in range(8):
@@ -168,9 +178,9 @@ def test_no_plan_is_faster_than_the_longest_path_of_its_operators(library, graph
         assert pieces is not None
         seconds = delta.seconds_mapped([*mappings.values()], inf)
         assert seconds is not None
-        assert not paths.last(pieces, seconds * (1 + 1e-9))
+        assert not has_longer_path(delta, pieces, seconds * (1 + 1e-9))
         longest = max(piece.forward_seconds + piece.backward_seconds for piece in pieces)
-        assert paths.last(pieces, longest)
+        assert has_longer_path(delta, pieces, longest)
 
 
 def test_a_resharding_rules_a_plan_out_before_others_are_priced(library):
@@ -181,17 +191,11 @@ def test_a_resharding_rules_a_plan_out_before_others_are_priced(library):
     )
     chooser = chooser_of(graph, library, MACHINES[0])
     delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
-    paths, alone = OperatorPaths(delta.pieces), OperatorMapping(0)
-    count = len(graph.operators)
+    alone, count = OperatorMapping(0), len(graph.operators)
     apart = [OperatorMapping(number % 2) for number in range(count)]
-    pieces = delta.pieces.of_all([alone] * count)
     seconds = delta.seconds_mapped([alone] * count, inf)
-    assert pieces is not None
     assert seconds is not None
-    assert not paths.last(pieces, nextafter(seconds, inf))
-    pieces = delta.pieces.of_all(apart)
-    assert pieces is not None
-    assert paths.last(pieces, seconds)
+    assert delta.seconds_mapped(apart, seconds) is None
     assert 0 < len(delta.pieces.moves) < count - 1
 
 

@@ -1,0 +1,38 @@
+"""Compile the simulation of plans now, so that the first search need not.
+
+    python -m search.refine.compile
+
+It takes some ten seconds, once for an installation.
+"""
+
+from __future__ import annotations
+
+from pcg.machine import load_machine
+from pcg.plan.text import parse_graph
+from search.cost.cost import CostModel
+from search.map.building import Builder
+from search.map.choose.choosing import Chooser
+from search.map.rules.cuts import Cuts
+from search.map.space.mapping import OperatorMapping
+from search.refine.delta import DeltaSimulator
+from substitutions.rules.store import load_library
+
+SMALL = """
+x = input[8, 8]
+w = weight[8, 8]
+return mean_loss(matmul(x, w))
+"""
+
+
+def compile_simulation() -> float:
+    """Simulate a small plan. Returns seconds of its step."""
+    graph, cost = parse_graph(SMALL), CostModel(load_machine("local"))
+    chooser = Chooser.on(cost, Cuts.of_rules(load_library().concrete(graph)))
+    delta = DeltaSimulator.of(graph, Builder(chooser.spaces), cost)
+    seconds = delta.seconds_mapped([OperatorMapping(0)] * len(graph.operators), 1.0)
+    assert seconds is not None
+    return seconds
+
+
+if __name__ == "__main__":
+    compile_simulation()

@@ -1,0 +1,202 @@
+"""The tables from which plans are put together: durations, pieces, reshardings and weights.
+
+Each thing is a row, and has a number. Rows are added when a plan needs them. Lists of a row, such
+as the operands of a piece, lie one after the other in a column of their own: those of row i from
+``first[i]`` to ``first[i + 1]``.
+
+Columns double in size when they are full. Looking up a resharding or a weight takes constant time
+on average (open addressing with linear probing; Knuth, The Art of Computer Programming, volume 3,
+section 6.4).
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from search.refine.native.compiled import compiled
+
+Numbers = NDArray[np.int64]
+Seconds = NDArray[np.float64]
+Masks = NDArray[np.uint64]
+"""[rows, words]: sets of devices, 64 in a word."""
+
+ABSENT = -1
+"""The value of a key that is not in a table; a number where there is none."""
+
+
+HashTable = NDArray[np.int64]
+"""[places, 3]: a key, and two numbers. The key is ABSENT where nothing is stored."""
+
+
+@compiled
+def place_of(table: HashTable, key: int) -> int:
+    """The place of a key, or the free one at which it belongs."""
+    last, mixed = len(table) - 1, (key ^ (key >> 31)) & 0x7FFFFFFF
+    spread = mixed * 0x9E3779B1  # in 63 bits
+    at = (spread ^ (spread >> 20)) & last
+    while table[at, 0] != key and table[at, 0] != ABSENT:
+        at = (at + 1) & last
+    return at
+
+
+@compiled
+def _move_over(old: HashTable, new: HashTable) -> None:
+    for at in range(len(old)):
+        if old[at, 0] != ABSENT:
+            place = place_of(new, old[at, 0])
+            for column in range(3):
+                new[place, column] = old[at, column]
+
+
+class GrowingHashTable:
+    """A hash table that doubles in size when it is half full."""
+
+    def __init__(self, places: int = 1024) -> None:
+        self.table: HashTable = np.full((places, 3), ABSENT)
+        self._count = 0
+
+    def add(self, key: int, first: int, second: int) -> None:
+        """Add a key that is not in the table."""
+        if 2 * self._count >= len(self.table):
+            bigger = np.full((2 * len(self.table), 3), ABSENT)
+            _move_over(self.table, bigger)
+            self.table = bigger
+        self.table[place_of(self.table, key)] = key, first, second
+        self._count += 1
+
+
+T = TypeVar("T", bound=np.generic)
+
+
+class Column(Generic[T]):
+    """An array whose rows are added at its end. ``rows``: of these and of free places."""
+
+    def __init__(self, like: NDArray[T]) -> None:
+        """``like``: an array of the type and width of a row, with any number of rows."""
+        self.rows: NDArray[T] = np.zeros((1024, *like.shape[1:]), like.dtype)
+        self.count = 0
+
+    def extend(self, more: ArrayLike, count: int) -> None:
+        """Add ``count`` rows."""
+        end = self.count + count
+        if end > len(self.rows):
+            size = max(end, 2 * len(self.rows)), *self.rows.shape[1:]
+            bigger: NDArray[T] = np.zeros(size, self.rows.dtype)
+            bigger[: self.count] = self.rows[: self.count]
+            self.rows = bigger
+        if count:
+            self.rows[self.count : end] = more
+        self.count = end
+
+
+def numbers(*width: int) -> Column[np.int64]:
+    """A column of whole numbers, or a table of so many columns."""
+    return Column(np.zeros((0, *width), np.int64))
+
+
+def seconds(*width: int) -> Column[np.float64]:
+    """A column of seconds, or a table of so many columns."""
+    return Column(np.zeros((0, *width), np.float64))
+
+
+class Durations(NamedTuple):
+    """Durations (``search.cost.cost.Duration``). The first one is NOTHING."""
+
+    rows: Numbers
+    """[durations, 4]: the first group and the number of groups; the first device, in ``devices``,
+    and the devices of each group."""
+    devices: Numbers
+    """The devices of all groups, one group after the other."""
+    seconds: Seconds
+    """Of each group."""
+    shortest: Seconds
+    """Of each duration."""
+    busy: Masks
+    """The devices of each duration."""
+    busy_groups: Masks
+    """The devices of each group."""
+
+
+# The columns of durations.
+GROUP, GROUPS, DEVICE, WIDTH = range(4)
+
+
+class Pieces(NamedTuple):
+    """Operators that were cut (``OperatorPiece``)."""
+
+    rows: Numbers
+    """[pieces, 8]: the first operand and their number; the first result and their number; the
+    durations forward, backward, and of the late part; whether a gradient passes."""
+    operands: Numbers
+    """[operands, 5]: the value; the slot in which it is wanted; for a leaf, the slot in which it is
+    stored, else ABSENT; whether it is an input; whether it is differentiated."""
+    results: Numbers
+    """[results, 3]: the value; its slot; the slot in which it is left as an output of the graph, or
+    ABSENT if it is left as it is made."""
+    seconds: Seconds
+    """[pieces, 3]: seconds forward, backward without the late part, and of the late part."""
+
+
+# The columns of pieces, of their operands and of their results.
+FIRST_OPERAND, OPERANDS, FIRST_RESULT, RESULTS, FORWARD, BACKWARD, LATE, PASSES = range(8)
+VALUE, SLOT, HOME, IS_INPUT, IS_DIFFERENTIATED = range(5)
+LEFT = 2
+
+
+class Slots(NamedTuple):
+    """Values in layouts."""
+
+    rows: Numbers
+    """[slots, 5]: whether the value needs a gradient; and for a weight: the bytes of a gradient,
+    the number of the groups that exchange it or ABSENT, the duration of that exchange by itself,
+    and that of the update."""
+    sum_seconds: Seconds
+    """Seconds of adding one more gradient."""
+
+
+# The columns of slots.
+IS_TRAINED, BLOCK, EXCHANGING, SYNC, UPDATE = range(5)
+
+
+class Shape(NamedTuple):
+    """What all plans of a graph have in common."""
+
+    devices: int
+    edge: Numbers
+    """The first edge of each operator, from an operator that it reads."""
+    edges: Numbers
+    """[edges, 3]: the maker, its port, and the position of the operand."""
+    is_weight: Numbers
+    """For each value."""
+    outputs: Numbers
+    """[outputs, 6]: the value; the maker and its port, or ABSENT; and, for a leaf, the slot in
+    which it is wanted, its home, and whether it is an input."""
+    has_loss: bool
+
+
+class Tables(NamedTuple):
+    """All tables."""
+
+    shape: Shape
+    durations: Durations
+    pieces: Pieces
+    slots: Slots
+    moves: HashTable
+    """For two slots (``pair``): the durations of a resharding forward and backward; twice ABSENT if
+    nothing moves."""
+    shared: HashTable
+    """For a weight's slot and the bytes of its bucket (``pair``): the duration of exchange, and
+    0."""
+
+
+BITS = 42
+"""The bits of the second number of a pair."""
+
+
+@compiled
+def pair(first: int, second: int) -> int:
+    """A key for two numbers, of 21 and of 42 bits."""
+    return (first << 42) | second

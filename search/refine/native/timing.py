@@ -1,0 +1,267 @@
+"""Seconds of a plan, if it is faster than a limit.
+
+Plans are ruled out in three steps: by the longest path of operators (``is_path_longer``), by the
+longest path of tasks, and by the simulation, which ends when a task begins too late. The bounds are
+those of ``search.cost.bounded``, and the seconds those of ``search.cost.simulate``, to the last
+bit.
+
+Complexity: the operands of all operators, two or three times; then the tasks and their
+dependencies, each with the devices that take part.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from search.cost.bounded import ROUNDING
+from search.refine.native.compiled import compiled
+from search.refine.native.issue import (
+    BEGIN,
+    DURATION,
+    END,
+    HANDS_ON,
+    LESS,
+    STREAM,
+    TASKS,
+    Issue,
+    issue_tasks,
+)
+from search.refine.native.listing import (
+    FIRST,
+    MISSING,
+    MOVE,
+    NOTHING,
+    SECOND,
+    Listing,
+    leave_outputs,
+    list_gradients,
+    list_steps,
+    list_weights,
+)
+from search.refine.native.tables import (
+    ABSENT,
+    DEVICE,
+    FIRST_OPERAND,
+    FIRST_RESULT,
+    GROUP,
+    GROUPS,
+    PASSES,
+    SLOT,
+    WIDTH,
+    Durations,
+    Numbers,
+    Seconds,
+    Tables,
+    pair,
+    place_of,
+)
+
+# The columns of tasks and operators.
+ENDS, REST, OWN = range(3)
+
+
+class PlanClocks(NamedTuple):
+    """The times of one plan. They are used again for the next plan."""
+
+    times: Seconds
+    """[tasks or operators, 3]: the longest path that ends with it; the longest path that begins
+    with a task, or comes after an operator; the seconds of a task, or the longest path of backward
+    passes that ends with an operator."""
+    ready: Seconds
+    """[tasks, devices]: when each device has the result."""
+    streams: Seconds
+    """[streams, devices]: until when each device is busy."""
+
+
+def plan_clocks(tasks: int, devices: int) -> PlanClocks:
+    """PlanClocks for so many tasks."""
+    return PlanClocks(np.zeros((tasks, 3)), np.zeros((tasks, devices)), np.zeros((2, devices)))
+
+
+@compiled
+def is_path_longer(
+    tables: Tables, pieces: Numbers, limit: float, missing: Numbers, times: Seconds
+) -> bool:
+    """Whether a path of operators, forward and backward, takes ``limit`` seconds or longer. Where a
+    resharding is not priced, it counts nothing and is noted as missing (``Listing.count``)."""
+    rows, seconds, edge = tables.pieces.rows, tables.pieces.seconds, tables.shape.edge
+    edges, moves = tables.shape.edges, tables.moves
+    missing[MISSING] = 0
+    _find_after(rows, seconds, edge, edges, pieces, times)
+    for number in range(len(pieces)):
+        piece = pieces[number]
+        passes = rows[piece, PASSES]
+        start, back = 0.0, seconds[piece, 2]
+        for at in range(edge[number], edge[number + 1]):
+            maker = edges[at, 0]
+            source = pieces[maker]
+            end, rest = times[maker, ENDS], times[maker, OWN]
+            made_in = tables.pieces.results[rows[source, FIRST_RESULT] + edges[at, 1], SLOT]
+            wanted = tables.pieces.operands[rows[piece, FIRST_OPERAND] + edges[at, 2], SLOT]
+            if made_in != wanted:
+                key = pair(made_in, wanted)
+                place = place_of(moves, key)
+                if moves[place, 0] != key:
+                    if not missing[MISSING]:
+                        missing[MISSING], missing[FIRST], missing[SECOND] = MOVE, made_in, wanted
+                elif moves[place, 1] != ABSENT:
+                    end += tables.durations.shortest[moves[place, 1]]
+                    rest += tables.durations.shortest[moves[place, 2]]
+            start = max(start, end)
+            if passes and rows[source, PASSES]:
+                back = max(back, rest)
+        end = start + seconds[piece, 0]
+        back = back + seconds[piece, 1] if passes else 0.0
+        times[number, ENDS], times[number, OWN] = end, back
+        if end + times[number, REST] + back >= limit:
+            return True
+    return False
+
+
+@compiled
+def _find_after(
+    rows: Numbers, seconds: Seconds, edge: Numbers, edges: Numbers, pieces: Numbers, times: Seconds
+) -> None:
+    """For each operator, find the longest path between the end of its forward pass and the start of
+    its backward pass, without reshardings."""
+    for number in range(len(pieces)):
+        times[number, REST] = 0.0
+    for number in range(len(pieces) - 1, -1, -1):
+        piece = pieces[number]
+        if rows[piece, PASSES]:
+            longest = times[number, REST] + seconds[piece, 0] + seconds[piece, 1]
+            for at in range(edge[number], edge[number + 1]):
+                maker = edges[at, 0]
+                times[maker, REST] = max(times[maker, REST], longest)
+
+
+@compiled
+def simulated(durations: Durations, issued: Issue, limit: float, clock: PlanClocks) -> float:
+    """Seconds of a step; inf if it takes ``limit`` seconds or longer."""
+    count, tasks, times = issued.counts[TASKS], issued.tasks, clock.times
+    for task in range(count):
+        start = 0.0
+        for at in range(tasks[task, BEGIN], tasks[task, END]):
+            other = issued.dependencies[at]
+            if times[other, ENDS] > start and _waits(durations, tasks, task, other):
+                start = times[other, ENDS]
+        times[task, REST] = 0.0
+        times[task, OWN] = _shortest(durations, tasks[task], issued.added[task])
+        times[task, ENDS] = start + times[task, OWN]
+        if times[task, ENDS] >= limit:
+            return inf
+    for task in range(count - 1, -1, -1):
+        longest = times[task, REST] = times[task, REST] + times[task, OWN]
+        for at in range(tasks[task, BEGIN], tasks[task, END]):
+            other = issued.dependencies[at]
+            if times[other, REST] < longest and _waits(durations, tasks, task, other):
+                times[other, REST] = longest
+    return _run(durations, issued, limit, clock)
+
+
+@compiled
+def _run(durations: Durations, issued: Issue, limit: float, clock: PlanClocks) -> float:
+    """Simulate all tasks, as long as the step may be faster than the limit."""
+    last, most, ready = 0.0, limit * (1 + ROUNDING), clock.ready
+    for device in range(ready.shape[1]):
+        clock.streams[0, device] = clock.streams[1, device] = 0.0
+    for task in range(issued.counts[TASKS]):
+        row, first = issued.tasks[task], inf
+        stream, duration, less = row[STREAM], durations.rows[row[DURATION]], row[LESS]
+        _hand_on(row, issued.dependencies, ready, task)
+        for group in range(duration[GROUPS]):
+            start, member = 0.0, duration[DEVICE] + group * duration[WIDTH]
+            for device in durations.devices[member : member + duration[WIDTH]]:
+                start = max(start, clock.streams[stream, device])
+                for at in range(row[BEGIN], row[END]):
+                    start = max(start, ready[issued.dependencies[at], device])
+            first = min(first, start)
+            seconds = durations.seconds[duration[GROUP] + group] + issued.added[task]
+            if less != NOTHING:
+                seconds -= durations.seconds[durations.rows[less, GROUP] + group]
+            ended = start + seconds
+            last = max(last, ended)
+            for device in durations.devices[member : member + duration[WIDTH]]:
+                clock.streams[stream, device] = ready[task, device] = ended
+        if duration[GROUPS] and (first + clock.times[task, REST] >= most or last >= limit):
+            return inf
+    return last
+
+
+@compiled
+def _hand_on(row: Numbers, dependencies: Numbers, ready: Seconds, task: int) -> None:
+    """Note when devices that take no part in a task have its result."""
+    for device in range(ready.shape[1]):
+        latest = 0.0
+        if row[HANDS_ON]:
+            for at in range(row[BEGIN], row[END]):
+                latest = max(latest, ready[dependencies[at], device])
+        ready[task, device] = latest
+
+
+@compiled
+def _shortest(durations: Durations, row: Numbers, added: float) -> float:
+    """The seconds of the group of a task that is busy for the shortest time."""
+    if row[LESS] == NOTHING:
+        return float(durations.shortest[row[DURATION]] + added)
+    duration, less = durations.rows[row[DURATION]], durations.rows[row[LESS]]
+    least = inf
+    for at in range(duration[GROUPS]):
+        seconds = durations.seconds[duration[GROUP] + at] + added
+        least = min(least, float(seconds - durations.seconds[less[GROUP] + at]))
+    return least
+
+
+@compiled
+def _waits(durations: Durations, tasks: Numbers, task: int, other: int) -> bool:
+    """Whether each group of a task has a device that takes part in another task."""
+    busy, duration = durations.busy[tasks[other, DURATION]], durations.rows[tasks[task, DURATION]]
+    for group in range(duration[GROUP], duration[GROUP] + duration[GROUPS]):
+        waits = False
+        for word in range(len(busy)):
+            waits = waits or (durations.busy_groups[group, word] & busy[word]) != 0
+        if not waits:
+            return False
+    return True
+
+
+class Scratch(NamedTuple):
+    """What one plan is made of. It is used again for the next plan."""
+
+    made: Listing
+    issued: Issue
+    clock: PlanClocks
+    outputs: Numbers
+    """The slots in which outputs are left."""
+
+
+@compiled
+def list_plan(tables: Tables, pieces: Numbers, scratch: Scratch) -> bool:
+    """List the steps of a plan, forward and backward. False if something is missing."""
+    made = scratch.made
+    if not list_steps(tables, pieces, made):
+        return False
+    if not leave_outputs(tables, pieces, made, scratch.outputs):
+        return False
+    list_gradients(tables, made, scratch.outputs)
+    list_weights(made)
+    return True
+
+
+@compiled
+def plan_seconds(tables: Tables, pieces: Numbers, limit: float, scratch: Scratch) -> float:
+    """Seconds of a step of a plan; inf if they are no less than ``limit``, and ABSENT if something
+    is missing in the tables. ``pieces``: the number of that of each operator."""
+    made, issued, clock, _ = scratch
+    if limit < inf:
+        most = limit * (1.0 + ROUNDING)
+        if is_path_longer(tables, pieces, most, made.counts, clock.times):
+            return inf
+        if made.counts[MISSING]:
+            return ABSENT
+    if not list_plan(tables, pieces, scratch) or not issue_tasks(tables, made, issued):
+        return ABSENT
+    return simulated(tables.durations, issued, limit, clock)

@@ -1,0 +1,55 @@
+"""Machine code and its tables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.cases import examples
+
+from search.refine.compile import compile_simulation
+from search.refine.native.tables import ABSENT, GrowingHashTable, numbers, pair, place_of
+
+
+def test_no_place_beyond_an_array_is_touched():
+    """Machine code checks no bounds, but Python does: the tests of plans pass in Python too."""
+    tests = "tests/search/refine/test_delta.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", tests]
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+
+
+def test_compiling_simulates_a_plan():
+    assert compile_simulation() > 0
+
+
+@examples(20)
+@given(
+    st.dictionaries(st.tuples(st.integers(0, 2**21 - 1), st.integers(0, 2**42 - 1)), st.integers(0))
+)
+def test_a_growing_table_has_what_was_added(added):
+    table = GrowingHashTable(places=2)
+    for number, key in enumerate(added):
+        table.add(pair(*key), number, -number)
+    for number, key in enumerate(added):
+        assert table.table[place_of(table.table, pair(*key))].tolist() == [
+            pair(*key),
+            number,
+            -number,
+        ]
+    free = (table.table[:, 0] == ABSENT).sum()
+    assert free >= len(table.table) / 2
+
+
+def test_a_column_grows():
+    column = numbers(2)
+    for number in range(3000):
+        column.extend([(number, -number)], 1)
+    column.extend([], 0)
+    assert column.count == 3000
+    assert column.rows[:3000].tolist() == [[number, -number] for number in range(3000)]
