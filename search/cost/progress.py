@@ -112,15 +112,20 @@ Clock = Callable[[], float]
 _CLOCK: ContextVar[Clock] = ContextVar("clock of searches", default=perf_counter)
 
 
+def clock() -> Clock:
+    """The clock of searches, a wall clock by default."""
+    return _CLOCK.get()
+
+
 def now() -> float:
-    """Seconds on the clock of searches, a wall clock by default."""
-    return _CLOCK.get()()
+    """Seconds on the clock of searches."""
+    return clock()()
 
 
 @contextmanager
-def timed_by(clock: Clock) -> Generator[None]:
+def timed_by(other: Clock) -> Generator[None]:
     """Let searches use another clock, such as one of processor time."""
-    before = _CLOCK.set(clock)
+    before = _CLOCK.set(other)
     try:
         yield
     finally:

@@ -5,7 +5,7 @@ The mesh of a plan may have had fewer devices than the machine. The plan is refi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from pcg.graph.graph import Graph, Node
@@ -18,7 +18,8 @@ from search.map.choose.spaces import Spaces
 from search.map.space.allow import Allowed
 from search.map.space.mapping import MappedAxis, OperatorMapping
 from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
-from search.refine.annealing import NEARBY, WIDELY, WORK
+from search.refine.annealing import NEARBY, WIDELY, WORK, Stages
+from search.refine.lanes import Lane, run_lanes
 from search.refine.tried import Tried
 from search.substitute.rewrites import is_large
 
@@ -34,6 +35,8 @@ GAIN = 1.005
 all devices."""
 
 
+LANES = 2
+"""The annealings side by side."""
 MOST_GRAPHS = 2
 """The most graphs that are refined. There are several since a change of mappings cannot undo a
 rewrite."""
@@ -55,7 +58,7 @@ def refine(
         return
     work = WORK if work is None else work
     work = min(work, work * FEW_DEVICES // machine.devices)
-    refined: list[tuple[Tried[PricedPlans], PricedTrial]] = []
+    starts: list[tuple[PricedTrial, Choice]] = []
     for best in list(_starts(model, search)):
         trial = search.priced[best]
         whole = on_all_devices(search, trial.graph, machine)
@@ -65,13 +68,31 @@ def refine(
         mappings = in_spaces(trial.builder, whole.chooser.spaces, best.choice, first)
         if mappings is not None:
             teller.works_on("refining", "refine", lambda of=whole: of.busy_bound)
-            choice = replace(best.choice, mappings=mappings)
-            refined.append((whole.refined(choice, work, WIDELY), whole))
-    fitting = (pair for pair in refined if any(plan.fits for plan in pair[0].judged))
-    fastest = min(fitting, key=lambda pair: pair[0].seconds, default=None)
+            starts.append((whole, replace(best.choice, mappings=mappings)))
+    refined = _annealed(starts, work, WIDELY) if starts else []
+    fitting = (pair for pair in refined if any(plan.fits for plan in pair[1].judged))
+    fastest = min(fitting, key=lambda pair: pair[1].seconds, default=None)
     if fastest is not None:
-        tried, whole = fastest
-        whole.refined(tried.choice, work, NEARBY)
+        whole, tried = fastest
+        _annealed([(whole, tried.choice)], work, NEARBY)
+
+
+def _annealed(
+    starts: Sequence[tuple[PricedTrial, Choice]], work: int, stages: Stages
+) -> list[tuple[PricedTrial, Tried[PricedPlans]]]:
+    """The best plans of ``LANES`` annealings, which share the starts. They differ in their random
+    numbers."""
+    numbers = range(max(LANES, len(starts)))
+    trials, choices = zip(*(starts[number % len(starts)] for number in numbers), strict=True)
+    seeds = (number // len(starts) for number in numbers)
+    annealers = [trial.annealer(work, seed) for trial, seed in zip(trials, seeds, strict=True)]
+    lanes = [Lane(*each, stages) for each in zip(annealers, choices, strict=True)]
+    try:
+        trials[0].phases.timed("refining", lambda: run_lanes(lanes))
+    finally:
+        annealed = zip(trials, choices, annealers, strict=True)
+        tried = [(trial, trial.so_far(choice, annealer)) for trial, choice, annealer in annealed]
+    return tried
 
 
 def move_once(search: SearchState, allowed: Callable[[Graph], Allowed]) -> None:

@@ -30,9 +30,9 @@ from search.refine.moves import BROAD, FINE, Mappings, Moves, Shares
 Start = Literal["best", "alone", "apart"]
 """The start of an annealing: the best plan so far, all operators on one device, or the best plan
 with branches on devices of their own."""
-WORK = 320_000
+WORK = 640_000
 """The most operators of all states that are tried, added up."""
-STATES = 800
+STATES = 1600
 """The most states that are tried for each operator. They are enough for a small graph."""
 Price = Callable[[tuple[OperatorMapping, ...], float], float | None]
 """A function from a state, as the mappings of all operators in the order of the graph, and a limit
@@ -114,6 +114,17 @@ class Annealer:
                 best = self._best = other
                 self._least = seconds
         return self.so_far(choice)
+
+    @property
+    def best(self) -> tuple[tuple[OperatorMapping, ...] | None, float]:
+        """The best state so far, None if nothing is faster than the start, and its seconds."""
+        return None if self._best is None else tuple(self._best.values()), self._least
+
+    def keep(self, best: tuple[tuple[OperatorMapping, ...] | None, float]) -> None:
+        """Take over the best state of another annealing of the same choice."""
+        state, seconds = best
+        if state is not None:
+            self._keep(dict(zip(self._graph.operators, state, strict=True)), seconds)
 
     def so_far(self, choice: Choice) -> Choice:
         """The best choice that was found until now, also by an annealing that was interrupted.

@@ -17,6 +17,7 @@ from random import Random
 from typing import NamedTuple
 
 from pcg.graph.graph import Graph, Node
+from pcg.memo import Answers
 from search.map.choose.spaces import Spaces
 from search.map.space.mapping import MappedAxis, OperatorMapping
 from search.map.space.strategies import REPLICATE, passes
@@ -84,6 +85,7 @@ class Moves:
                 read = tuple(axis.operands[position] for axis in self.spaces.of(reader).axes)
                 self._edges[maker].append(_Edge(reader, made, read))
                 self._edges[reader].append(_Edge(maker, read, made))
+        self._known_places = Answers(self._find_places)
         every = forks(self.graph)
         self._forks = [*dict.fromkeys(b for fork in every for b in (fork.branches, fork.innermost))]
         self._regions = [nodes, *dict.fromkeys(b for branches in self._forks for b in branches)]
@@ -137,9 +139,13 @@ class Moves:
             made = OperatorMapping(0, tuple(a._replace(stride=a.stride * times) for a in made.axes))
         return made.moved(random.randrange(self.devices - made.last))
 
-    def _places(self, node: Node, degree: int, used: Sequence[int]) -> list[int]:
+    def _places(self, node: Node, degree: int, used: Sequence[int]) -> Sequence[int]:
         """The places along which an operator may be cut into ``degree`` pieces, if those in
         ``used`` are cut already. Copies and partial sums that pass through exclude each other."""
+        return self._known_places[node, degree, tuple(used)]
+
+    def _find_places(self, cut: tuple[Node, int, tuple[int, ...]]) -> Sequence[int]:
+        node, degree, used = cut
         axes = self.spaces.of(node).axes
         through = any(at >= 0 and passes(axes[at]) for at in used)
         places = [

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from math import inf
 from typing import Generic
@@ -284,20 +284,28 @@ class Trial(Generic[Judged]):
         less = self.phases.timed("polishing", lambda: self._delta.takes_less(choice, limit))
         return self._made(choice).seconds < limit if less is None else less
 
+    def annealer(self, most: int, seed: int = 0, price: Price | None = None) -> Annealer:
+        """An annealing of the graph over any devices of the machine. ``most``: the most operators
+        of all states that are tried, added up; ``price``: that of a state."""
+        given = self.chooser, self._delta, lambda: self.phases.is_over, most, seed
+        return Annealer(*given, price=price)
+
     def refined(
         self, choice: Choice, most: int, stages: Stages, price: Price | None = None
     ) -> Tried[Judged]:
-        """A choice for the graph, annealed over any devices of the machine. ``most``: the most
-        operators of all states that are tried, added up; ``price``: that of a state."""
-        given = self.chooser, self._delta, lambda: self.phases.is_over, most
-        annealer = Annealer(*given, price=price)
-        anneal = partial(annealer.annealed, choice, stages)
-        try:  # the parts of a price are timed by themselves
-            anneal() if price else self.phases.timed("refining", anneal)
-        finally:  # if time is up or the user interrupts, the best state so far is priced
-            with self.phases.later():
-                tried = self.tried_choice(annealer.so_far(choice))
+        """A choice for the graph, annealed."""
+        annealer = self.annealer(most, price=price)
+        try:
+            annealer.annealed(choice, stages)
+        finally:
+            tried = self.so_far(choice, annealer)
         return tried
+
+    def so_far(self, choice: Choice, annealer: Annealer) -> Tried[Judged]:
+        """The plan of the best choice that an annealing found until now, also if time is up or the
+        user interrupted it."""
+        with self.phases.later():
+            return self.tried_choice(annealer.so_far(choice))
 
     def fully_sharded(self, tried: Tried[Judged]) -> Tried[Judged]:
         """The plan of the same strategies with weights fully sharded."""

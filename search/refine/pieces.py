@@ -141,6 +141,13 @@ class OperatorPieces:
         self.makes = tuple(tuple(self._values[v] for v in node.outputs) for node in self.nodes)
         self.reads = tuple(tuple(self._values[v] for v in node.inputs) for node in self.nodes)
         self.outputs = tuple(self._values[value] for value in graph.outputs)
+        makers = {
+            value: (number, port)
+            for number, values in enumerate(self.makes)
+            for port, value in enumerate(values)
+        }
+        self._read_from = [[(value, makers.get(value)) for value in own] for own in self.reads]
+        """For each operand of each operator: its value, and the operator and port that make it."""
         self._leaves = {
             number: self._read(value, value)
             for value, number in self._values.items()
@@ -182,27 +189,29 @@ class OperatorPieces:
 
     def of_all(self, mappings: Sequence[OperatorMapping]) -> list[OperatorPiece] | None:
         """The pieces of all operators, in order. None if an operator has no piece."""
-        outer: dict[int, int] = {}
         pieces: list[OperatorPiece] = []
         for number, (mapping, last) in enumerate(zip(mappings, self._last, strict=True)):
             if last is not None and last.mapping is mapping:
                 piece = last.piece
             else:
-                piece = self._of(number, mapping, outer)
+                piece = self._of(number, mapping, pieces)
             if piece is None:
                 return None
-            outer.update(zip(self.makes[number], piece.outer, strict=True))
             pieces.append(piece)
         return pieces
 
     def _of(
-        self, number: int, mapping: OperatorMapping, outer: Mapping[int, int]
+        self, number: int, mapping: OperatorMapping, before: Sequence[OperatorPiece]
     ) -> OperatorPiece | None:
-        """The piece of an operator, if it has one. ``outer``: the numbers of values as they are
-        read."""
+        """The piece of an operator, if it has one. ``before``: the pieces of all operators before
+        it."""
         if self._passing[number, mapping.places]:
-            leaves = self._leaves
-            reads = tuple([leaves[v] if v in leaves else outer[v] for v in self.reads[number]])
+            reads = tuple(
+                [
+                    self._leaves[value] if made is None else before[made[0]].outer[made[1]]
+                    for value, made in self._read_from[number]
+                ]
+            )
             return self._known[number, mapping, reads]
         piece = self._known[number, mapping, self._alone[number]]
         self._last[number] = None if piece is None else _LastPiece(mapping, piece)

@@ -2,8 +2,8 @@
 
     PYTHONPATH=.:tests python tests/benchmarks/branches/compare.py --graphs 40 --seconds 600
 
-For each graph: the step of our plan, that of the best annealed one, their ratio, and the CPU
-seconds of our search. An annealing has ``--seconds`` of CPU in all, with restarts. The results of
+For each graph: the step of our plan, that of the best annealed one, their ratio, and the seconds of
+our search by the clock, as it may use two processors. An annealing has ``--seconds`` of CPU in all, with restarts. The results of
 annealings are written to the file ``--judged``, one a line, and read from it in later runs.
 ``--no-plans`` anneals without planning.
 """
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from random import Random
-from time import process_time
+from time import perf_counter
 
 from support.mixed import mixed
 from support.plans.annealing import best_of
@@ -72,7 +72,7 @@ class Line:
     machine: str
     ours: float
     took: float
-    """CPU seconds of our search."""
+    """Seconds of our search by the clock."""
     judged: Judged
 
     @property
@@ -96,12 +96,12 @@ def machine_of(seed: int) -> Machine:
 
 
 def planned(seed: int, library: Library) -> tuple[float, float]:
-    """Seconds of a step of our plan, and CPU seconds of the search. The search has no limit of
+    """Seconds of a step of our plan, and seconds of the search. The search has no limit of
     time, so that a busy computer leads to the same plan."""
     kind, graph = branched(seed)
-    begun = process_time()
+    begun = perf_counter()
     planned = MeshPlanner(machine_of(seed), library, seconds=inf).plan(kind, graph)
-    return planned.plan.estimates.step_seconds, process_time() - begun
+    return planned.plan.estimates.step_seconds, perf_counter() - begun
 
 
 def judge(seed: int, seconds: float, library: Library) -> Judged:

@@ -1,0 +1,101 @@
+"""Annealings in processes of their own: the results are those of annealings one after the other."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from itertools import count
+from multiprocessing import active_children
+from time import process_time
+
+import pytest
+
+from pcg.graph.graph import Graph
+from pcg.machine import load_machine
+from pcg.plan.text import parse_graph
+from search.cost.cost import CostModel
+from search.cost.progress import timed_by
+from search.map.building import Builder
+from search.map.choose.choosing import Choice, Chooser
+from search.map.rules.cuts import Cuts
+from search.refine import lanes
+from search.refine.annealing import WIDELY, Annealer
+from search.refine.delta import DeltaSimulator
+from search.refine.lanes import Lane, run_lanes
+from substitutions.rules.store import load_library
+
+TOWERS = """
+x = input[64, 1024]
+y = input[64, 1024]
+a = weight[1024, 1024]
+b = weight[1024, 512]
+return mean_loss(concat(relu(matmul(x, a)), relu(matmul(y, b)), axis=1))
+"""
+WORK = 3000
+
+
+@pytest.fixture(scope="module")
+def chooser() -> Chooser:
+    cost = CostModel(load_machine("dgx-a100").with_devices(5))
+    return Chooser.on(cost, Cuts(load_library().concrete(parse_graph(TOWERS)), windows=True))
+
+
+@pytest.fixture(autouse=True)
+def some_processors(monkeypatch):
+    """There are two processors, and none of a lane's processes is left."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    yield
+    assert not active_children()
+
+
+def lanes_of(chooser: Chooser, is_over: Callable[[], bool] = lambda: False) -> list[Lane]:
+    graph: Graph = parse_graph(TOWERS)
+    choice = chooser.choose(graph)
+    delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
+    return [Lane(Annealer(chooser, delta, is_over, WORK, seed), choice, WIDELY) for seed in (0, 1)]
+
+
+def bests(run: Sequence[Lane]) -> list[Choice]:
+    return [lane.best for lane in run]
+
+
+def test_lanes_find_what_annealings_in_a_row_find(chooser, monkeypatch):
+    apart, in_a_row = lanes_of(chooser), lanes_of(chooser)
+    run_lanes(apart)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    run_lanes(in_a_row)
+    mappings = [choice.mappings for choice in bests(apart)]
+    assert mappings == [choice.mappings for choice in bests(in_a_row)]
+    assert all(mappings)
+    assert mappings[0] != mappings[1], "the random numbers differ"
+
+
+def test_a_lane_whose_process_died_runs_here(chooser, monkeypatch):
+    apart, whole = lanes_of(chooser), lanes_of(chooser)
+    run_lanes(whole)
+    monkeypatch.setattr(lanes, "_run", lambda lane, results: os.kill(os.getpid(), signal.SIGKILL))
+    run_lanes(apart)
+    assert [c.mappings for c in bests(apart)] == [c.mappings for c in bests(whole)]
+
+
+def test_an_interrupt_keeps_the_best_states_of_all_lanes(chooser):
+    """The first lane is interrupted after some thousand states, and the other at the same time."""
+    own, parent, asked = lanes_of(chooser), os.getpid(), count()
+
+    def interrupted() -> bool:
+        if os.getpid() == parent and next(asked) > 2000:
+            raise KeyboardInterrupt
+        return False
+
+    for lane in own:
+        lane.annealer.is_over, lane.annealer.work = interrupted, 10**7
+    with pytest.raises(KeyboardInterrupt):
+        run_lanes(own)
+    assert all(choice.mappings for choice in bests(own))
+
+
+def test_a_clock_of_processor_time_needs_one_process(chooser, monkeypatch):
+    monkeypatch.setattr(lanes, "_Child", lambda lane: pytest.fail("a process began"))
+    with timed_by(process_time):
+        run_lanes(lanes_of(chooser))
