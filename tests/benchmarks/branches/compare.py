@@ -3,8 +3,9 @@
     PYTHONPATH=.:tests python tests/benchmarks/branches/compare.py --graphs 40 --seconds 600
 
 For each graph: the step of our plan, that of the best annealed one, their ratio, and the seconds of
-our search by the clock, as it may use two processors. An annealing has ``--seconds`` of CPU in all, with restarts. The results of
-annealings are written to the file ``--judged``, one a line, and read from it in later runs.
+our search by the clock, as it may use two processors. An annealing has ``--seconds`` of CPU in all,
+with restarts. The results of annealings are written to the file ``--judged``, one a line, and read
+from it in later runs.
 ``--no-plans`` anneals without planning.
 """
 
