@@ -56,6 +56,8 @@ def run_lanes(lanes: Sequence[Lane]) -> None:
         for lane in lanes:
             lane.run()
         return
+    for lane in others:  # what both need is compiled once, before they part
+        lane.annealer.delta.seconds(lane.choice)
     children = [_Child(lane) for lane in others]
     try:
         first.run()
