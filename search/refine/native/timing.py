@@ -77,7 +77,7 @@ class PlanClocks(NamedTuple):
 
 
 def plan_clocks(tasks: int, devices: int) -> PlanClocks:
-    """PlanClocks for so many tasks."""
+    """Clocks for so many tasks."""
     return PlanClocks(np.zeros((tasks, 3)), np.zeros((tasks, devices)), np.zeros((2, devices)))
 
 
@@ -86,7 +86,7 @@ def is_path_longer(
     tables: Tables, pieces: Numbers, limit: float, missing: Numbers, times: Seconds
 ) -> bool:
     """Whether a path of operators, forward and backward, takes ``limit`` seconds or longer. Where a
-    resharding is not priced, it counts nothing and is noted as missing (``Listing.count``)."""
+    resharding is not priced, it counts nothing and is noted as missing (``Listing.counts``)."""
     rows, seconds, edge = tables.pieces.rows, tables.pieces.seconds, tables.shape.edge
     edges, moves = tables.shape.edges, tables.moves
     missing[MISSING] = 0
