@@ -18,7 +18,18 @@ from search.plan.families import PLANNERS
 from unity.__main__ import COMMANDS
 from verifier.solvers import SOLVERS
 
-HEAVY = {"cvc5", "highspy", "matplotlib", "networkx", "numpy", "pydantic", "rich", "torch", "z3"}
+HEAVY = {
+    "cvc5",
+    "highspy",
+    "matplotlib",
+    "networkx",
+    "numba",
+    "numpy",
+    "pydantic",
+    "rich",
+    "torch",
+    "z3",
+}
 """Packages that take long to load."""
 
 LIGHT = {
