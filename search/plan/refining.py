@@ -36,7 +36,10 @@ all devices."""
 
 
 LANES = 2
-"""The annealings side by side."""
+"""The annealings side by side, shared by the graphs. It is no less than ``MOST_GRAPHS``."""
+FEW = 18
+"""The operators up to which there are twice as many annealings of half the states. With few
+operators, chance decides more than the number of states."""
 MOST_GRAPHS = 2
 """The most graphs that are refined. There are several since a change of mappings cannot undo a
 rewrite."""
@@ -80,18 +83,19 @@ def refine(
 def _annealed(
     starts: Sequence[tuple[PricedTrial, Choice]], work: int, stages: Stages
 ) -> list[tuple[PricedTrial, Tried[PricedPlans]]]:
-    """The best plans of ``LANES`` annealings, which share the starts. They differ in their random
-    numbers."""
-    numbers = range(max(LANES, len(starts)))
-    trials, choices = zip(*(starts[number % len(starts)] for number in numbers), strict=True)
-    seeds = (number // len(starts) for number in numbers)
-    annealers = [trial.annealer(work, seed) for trial, seed in zip(trials, seeds, strict=True)]
-    lanes = [Lane(*each, stages) for each in zip(annealers, choices, strict=True)]
+    """The best plans of annealings side by side, which share the starts. They differ in their
+    random numbers."""
+    count = LANES // len(starts)
+    lanes: list[tuple[PricedTrial, Lane]] = []
+    for trial, choice in starts:
+        shares = [0.5] * 2 * count if len(trial.graph.operators) <= FEW else [1.0] * count
+        for seed, share in enumerate(shares):
+            lanes.append((trial, Lane(trial.annealer(work, seed, share), choice, stages)))
+    phases = starts[0][0].phases
     try:
-        trials[0].phases.timed("refining", lambda: run_lanes(lanes))
+        phases.timed("refining", lambda: run_lanes([lane for _, lane in lanes]))
     finally:
-        annealed = zip(trials, choices, annealers, strict=True)
-        tried = [(trial, trial.so_far(choice, annealer)) for trial, choice, annealer in annealed]
+        tried = [(trial, trial.so_far(lane.choice, lane.annealer)) for trial, lane in lanes]
     return tried
 
 

@@ -75,6 +75,8 @@ class Annealer:
     is_over: Callable[[], bool] = lambda: False
     work: int = WORK
     seed: int = 0
+    share: float = 1.0
+    """The fraction of its states that an annealing tries."""
     price: Price | None = None
     """By default the seconds of a step by delta simulation."""
 
@@ -101,7 +103,8 @@ class Annealer:
             return choice
         self._least, self._best = seconds, None
         for stage in stages:
-            states = int(stage.part * min(self.work / len(nodes), STATES * len(nodes)))
+            most = min(self.work / len(nodes), STATES * len(nodes))
+            states = int(stage.part * self.share * most)
             if not states:
                 continue
             hot = stage.heat * max(1.0, FEW / len(nodes))
