@@ -95,7 +95,7 @@ def _annealed(
     try:
         phases.timed("refining", lambda: run_lanes([lane for _, lane in lanes]))
     finally:
-        tried = [(trial, trial.so_far(lane.choice, lane.annealer)) for trial, lane in lanes]
+        tried = [(trial, trial.tried_late(lane.best)) for trial, lane in lanes]
     return tried
 
 

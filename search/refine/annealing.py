@@ -123,7 +123,7 @@ class Annealer:
         """The best state so far, None if nothing is faster than the start, and its seconds."""
         return None if self._best is None else tuple(self._best.values()), self._least
 
-    def keep(self, best: tuple[tuple[OperatorMapping, ...] | None, float]) -> None:
+    def take_over(self, best: tuple[tuple[OperatorMapping, ...] | None, float]) -> None:
         """Take over the best state of another annealing of the same choice."""
         state, seconds = best
         if state is not None:

@@ -100,7 +100,7 @@ class _Child:
     def receive(self) -> None:
         """Wait for the best state. If the process died, run the lane here."""
         try:
-            self.lane.annealer.keep(self._results.recv())
+            self.lane.annealer.take_over(self._results.recv())
         except EOFError:
             self.lane.run()
         self._is_received = True
@@ -111,7 +111,7 @@ class _Child:
             self._process.terminate()
             with suppress(EOFError):
                 if self._results.poll(WAIT):
-                    self.lane.annealer.keep(self._results.recv())
+                    self.lane.annealer.take_over(self._results.recv())
 
     def end(self) -> None:
         """End the process if it goes on."""

@@ -301,14 +301,13 @@ class Trial(Generic[Judged]):
         try:
             annealer.annealed(choice, stages)
         finally:
-            tried = self.so_far(choice, annealer)
+            tried = self.tried_late(annealer.so_far(choice))
         return tried
 
-    def so_far(self, choice: Choice, annealer: Annealer) -> Tried[Judged]:
-        """The plan of the best choice that an annealing found until now, also if time is up or the
-        user interrupted it."""
+    def tried_late(self, choice: Choice) -> Tried[Judged]:
+        """The plan of a choice, also if time is just up or the user interrupted the search."""
         with self.phases.later():
-            return self.tried_choice(annealer.so_far(choice))
+            return self.tried_choice(choice)
 
     def fully_sharded(self, tried: Tried[Judged]) -> Tried[Judged]:
         """The plan of the same strategies with weights fully sharded."""

@@ -141,13 +141,12 @@ class OperatorPieces:
         self.makes = tuple(tuple(self._values[v] for v in node.outputs) for node in self.nodes)
         self.reads = tuple(tuple(self._values[v] for v in node.inputs) for node in self.nodes)
         self.outputs = tuple(self._values[value] for value in graph.outputs)
-        makers = {
+        self.makers = {
             value: (number, port)
             for number, values in enumerate(self.makes)
             for port, value in enumerate(values)
         }
-        self._read_from = [[(value, makers.get(value)) for value in own] for own in self.reads]
-        """For each operand of each operator: its value, and the operator and port that make it."""
+        """For each value that an operator makes: that operator, and the port."""
         self._leaves = {
             number: self._read(value, value)
             for value, number in self._values.items()
@@ -206,10 +205,11 @@ class OperatorPieces:
         """The piece of an operator, if it has one. ``before``: the pieces of all operators before
         it."""
         if self._passing[number, mapping.places]:
+            leaves, makers = self._leaves, self.makers
             reads = tuple(
                 [
-                    self._leaves[value] if made is None else before[made[0]].outer[made[1]]
-                    for value, made in self._read_from[number]
+                    leaves[value] if value in leaves else _outer_of(before, makers[value])
+                    for value in self.reads[number]
                 ]
             )
             return self._known[number, mapping, reads]
@@ -327,6 +327,12 @@ class OperatorPieces:
             self.slots.append(key)
             self.is_trained.append(value.node in self._wanting)
         return number
+
+
+def _outer_of(before: Sequence[OperatorPiece], maker: tuple[int, int]) -> int:
+    """The number of a result as it is read. ``maker``: the operator and the port."""
+    number, port = maker
+    return before[number].outer[port]
 
 
 def _standing_for(value: Value, tensor: ParallelTensor) -> Value:

@@ -133,6 +133,7 @@ class SlotRows:
     def complete(self) -> None:
         """Add the rows of slots that are new."""
         slots, trained = self._pieces.slots, self._pieces.is_trained
+        assert len(slots) < 1 << 63 - BITS, f"{len(slots)} slots"
         for number in range(self._rows.count, len(slots)):
             is_weight = slots[number][0].node.is_weight
             own = self._weight(number) if is_weight else (0, ABSENT, 0, 0)
@@ -217,11 +218,7 @@ class TableRows:
 
 def _shape(pieces: OperatorPieces) -> Shape:
     """What all plans of a graph have in common."""
-    makers = {
-        value: (number, port)
-        for number, values in enumerate(pieces.makes)
-        for port, value in enumerate(values)
-    }
+    makers = pieces.makers
     edges = [
         [(*makers[value], at) for at, value in enumerate(values) if value in makers]
         for values in pieces.reads

@@ -8,7 +8,7 @@ from itertools import count
 from math import inf
 
 import pytest
-from support.plans.branched import branched
+from support.plans.branched import TWO_TOWERS, branched
 from support.plans.tries import fastest_try
 
 from pcg.graph.graph import Graph
@@ -34,13 +34,6 @@ from search.refine.overlap import Trial
 from substitutions.audit.replay import replay
 from substitutions.rules.store import Library, load_library
 
-TWO_TOWERS = """
-x = input[64, 1024]
-y = input[64, 1024]
-a = weight[1024, 1024]
-b = weight[1024, 512]
-return mean_loss(concat(relu(matmul(x, a)), relu(matmul(y, b)), axis=1))
-"""
 MACHINE = load_machine("dgx-a100").with_devices(2)
 BF16 = Training("adam", "bf16")
 WORK = 12_000

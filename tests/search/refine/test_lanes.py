@@ -10,6 +10,7 @@ from multiprocessing import active_children
 from time import process_time
 
 import pytest
+from support.plans.branched import TWO_TOWERS
 
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
@@ -25,20 +26,13 @@ from search.refine.delta import DeltaSimulator
 from search.refine.lanes import Lane, run_lanes
 from substitutions.rules.store import load_library
 
-TOWERS = """
-x = input[64, 1024]
-y = input[64, 1024]
-a = weight[1024, 1024]
-b = weight[1024, 512]
-return mean_loss(concat(relu(matmul(x, a)), relu(matmul(y, b)), axis=1))
-"""
 WORK = 3000
 
 
 @pytest.fixture(scope="module")
 def chooser() -> Chooser:
     cost = CostModel(load_machine("dgx-a100").with_devices(5))
-    return Chooser.on(cost, Cuts(load_library().concrete(parse_graph(TOWERS)), windows=True))
+    return Chooser.on(cost, Cuts(load_library().concrete(parse_graph(TWO_TOWERS)), windows=True))
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +44,7 @@ def some_processors(monkeypatch):
 
 
 def lanes_of(chooser: Chooser, is_over: Callable[[], bool] = lambda: False) -> list[Lane]:
-    graph: Graph = parse_graph(TOWERS)
+    graph: Graph = parse_graph(TWO_TOWERS)
     choice = chooser.choose(graph)
     delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
     return [Lane(Annealer(chooser, delta, is_over, WORK, seed), choice, WIDELY) for seed in (0, 1)]

@@ -18,6 +18,14 @@ from pcg.ops import OPERATORS
 WIDTHS = (96, 251, 256, 384, 509, 512, 1000, 1024, 2048, 3000)
 BATCHES = (3, 5, 6, 7, 12, 16, 24, 40, 64, 96, 120, 250)
 
+TWO_TOWERS = """
+x = input[64, 1024]
+y = input[64, 1024]
+a = weight[1024, 1024]
+b = weight[1024, 512]
+return mean_loss(concat(relu(matmul(x, a)), relu(matmul(y, b)), axis=1))
+"""
+
 
 @dataclass
 class Drawing:
