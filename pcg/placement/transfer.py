@@ -289,10 +289,10 @@ class Transfer:
     @cached_property
     def is_nothing(self) -> bool:
         """Whether each device already has just what it needs."""
-        if self.group != 1 or set(self.source.pieces) != set(self.target.pieces):
-            return False
         a, b = self.source.type.degrees, self.target.type.degrees
-        return (a.dims, a.halos) == (b.dims, b.halos)
+        if self.group != 1 or (a.dims, a.halos) != (b.dims, b.halos):
+            return False
+        return set(self.source.pieces) == set(self.target.pieces)
 
     @property
     def _is_local(self) -> bool:
@@ -314,6 +314,8 @@ class Transfer:
     @cached_property
     def kind(self) -> TransferKind:
         """The kind of the transfer, for cost model and runtime alike."""
+        if not self.source.by_device.keys() >= self.target.by_device.keys():
+            return "messages"  # in all other kinds, devices only use what they themselves hold
         if self.is_nothing:
             return "none"
         if self._reduces is not None:

@@ -8,6 +8,7 @@ its link. All elements that go from one device to another are one message.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,12 @@ from pcg.machine import Link, Machine
 from pcg.memo import remembered
 from pcg.placement.transfer import Transfer
 
+if TYPE_CHECKING:
+    from search.cost.native.messages import FewMessages
+
 FEW_DEVICES = 32
-"""The most devices for which bytes are counted in a table of all pairs of devices."""
+"""The most devices for which bytes are counted in a table of all pairs of devices
+(``search.cost.native.messages``)."""
 
 
 class Messages:
@@ -29,7 +34,7 @@ class Messages:
     def busy(self, transfer: Transfer) -> NDArray[np.float64]:
         """Seconds for which each device sends or receives [devices]."""
         few = self._machine.devices <= FEW_DEVICES
-        return self._busy_few(transfer) if few else self._busy_many(transfer)
+        return self._few.busy(transfer) if few else self._busy_many(transfer)
 
     def _busy_many(self, transfer: Transfer) -> NDArray[np.float64]:
         devices = self._machine.devices
@@ -52,38 +57,12 @@ class Messages:
                     spent += np.bincount(own, volume[there], devices) / link.bandwidth
         return sum((way.max(axis=0) for _, way in ways.values()), np.zeros(devices))
 
-    def _busy_few(self, transfer: Transfer) -> NDArray[np.float64]:
-        """The same as ``_busy_many``, and faster for few devices."""
-        devices, flows = self._machine.devices, transfer.flows
-        ends = flows.sources * devices + flows.targets
-        sent = np.bincount(ends, flows.elements * self._itemsize, devices * devices)
-        sent = sent.reshape(devices, devices)
-        busy = np.zeros(devices)
-        for meets in self._meeting:
-            volume = sent * meets
-            is_sent = volume > 0
-            if not is_sent.any():
-                continue
-            link = self._link(tuple(sorted(divmod(int(is_sent.argmax()), devices))))
-            sending, receiving = (
-                is_sent.sum(axis=axis) * link.latency + volume.sum(axis=axis) / link.bandwidth
-                for axis in (1, 0)
-            )
-            busy += np.maximum(sending, receiving)
-        return busy
-
     @cached_property
-    def _meeting(self) -> list[NDArray[np.bool_]]:
-        """For each level of the machine, whether two different devices communicate over its links
-        [devices, devices]."""
-        devices = self._machine.devices
-        sources, targets = np.divmod(np.arange(devices * devices), devices)
-        levels = self._machine.meeting_levels(sources, targets)
-        levels[sources == targets] = -1
-        return [
-            (levels == level).reshape(devices, devices)
-            for level in range(len(self._machine.levels))
-        ]
+    def _few(self) -> FewMessages:
+        # numba takes long to load, and many commands never price a message.
+        from search.cost.native.messages import FewMessages
+
+        return FewMessages(self._machine, self._itemsize)
 
     @remembered
     def _link(self, devices: tuple[int, ...]) -> Link:

@@ -25,11 +25,11 @@ return mean_loss(matmul(x, w))
 
 
 def compile_simulation() -> float:
-    """Simulate a small plan. Returns seconds of its step."""
+    """Simulate a small plan with a message. Returns seconds of its step."""
     graph, cost = parse_graph(SMALL), CostModel(load_machine("local"))
     chooser = Chooser.on(cost, Cuts.of_rules(load_library().concrete(graph)))
     delta = DeltaSimulator.of(graph, Builder(chooser.spaces), cost)
-    seconds = delta.seconds_mapped([OperatorMapping(0)] * len(graph.operators), 1.0)
+    seconds = delta.seconds_mapped([OperatorMapping(0), OperatorMapping(1)], 1.0)
     assert seconds is not None
     return seconds
 

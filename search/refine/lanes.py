@@ -1,12 +1,13 @@
-"""Annealings side by side, each in a process of its own as far as there are processors.
+"""Annealings side by side, in as many processes as there are processors.
 
 Problem: annealings from other random numbers reach other plans, whose seconds differ by several
 percent. The best of several is better than one that takes as long as all of them.
 
-Method: all but the first annealing run in forks of this process, which know all that was computed
-before and send back their best states. Where there is no second processor, or a process can't be
-forked safely, annealings run one after the other. The results are the same. An annealing whose
-process died runs here.
+Method: each process runs neighbours of the list, one after the other, as annealings of one graph
+share what they price. The first ones run in this process, all others in forks of it, which know all
+that was computed before and send back their best states. Where there is no second processor, or a
+process can't be forked safely, all annealings run here. The results are the same. Annealings whose
+process died run here.
 
 An interrupt ends all annealings. Their best states so far are kept.
 """
@@ -20,6 +21,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
 from time import perf_counter
@@ -50,17 +52,15 @@ class Lane:
 
 
 def run_lanes(lanes: Sequence[Lane]) -> None:
-    """Run annealings. Raises what the first one raises."""
-    first, others = lanes[0], lanes[1:]
-    if not others or not _has_processors():
-        for lane in lanes:
-            lane.run()
-        return
-    for lane in others:  # what both need is compiled once, before they part
-        lane.annealer.delta.seconds(lane.choice)
-    children = [_Child(lane) for lane in others]
+    """Run annealings. Raises what those raise that run in this process."""
+    count = min(_processors(), len(lanes))
+    bounds = [number * len(lanes) // count for number in range(count + 1)]
+    own, *others = (lanes[begin:end] for begin, end in pairwise(bounds))
+    for some in others:  # what both need is compiled once, before they part
+        some[0].annealer.delta.seconds(some[0].choice)
+    children = [_Child(some) for some in others]
     try:
-        first.run()
+        _run_in_turn(own)
         for child in children:
             child.receive()
     except BaseException:
@@ -72,46 +72,55 @@ def run_lanes(lanes: Sequence[Lane]) -> None:
             child.end()
 
 
-def _has_processors() -> bool:
-    """Whether processes can be forked, and would not wait for each other. A fork has no other
-    threads, so it must not need them: on Linux, numpy and this package do not."""
-    if sys.platform != "linux" or current_process().daemon:
-        return False
+def _run_in_turn(lanes: Sequence[Lane]) -> None:
+    for lane in lanes:
+        lane.run()
+
+
+def _processors() -> int:
+    """The number of processes that would not wait for each other; 1 if processes can't be forked. A
+    fork has no other threads, so it must not need them: on Linux, numpy and this package do not."""
     # The seconds of another clock, such as one of processor time, differ between processes.
-    return len(os.sched_getaffinity(0)) > 1 and clock() is perf_counter
+    if sys.platform != "linux" or current_process().daemon or clock() is not perf_counter:
+        return 1
+    return len(os.sched_getaffinity(0))
 
 
 @dataclass
 class _Child:
-    """A process that runs a lane."""
+    """A process that runs some lanes."""
 
-    lane: Lane
+    lanes: Sequence[Lane]
     _is_received: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         context = get_context("fork")
         self._results, sender = context.Pipe(duplex=False)
-        self._process = context.Process(target=_run, args=(self.lane, sender), daemon=True)
-        with warnings.catch_warnings():  # about forks beside threads: see ``_has_processors``
+        self._process = context.Process(target=_run, args=(self.lanes, sender), daemon=True)
+        with warnings.catch_warnings():  # about forks beside threads: see ``_processors``
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         sender.close()
 
     def receive(self) -> None:
-        """Wait for the best state. If the process died, run the lane here."""
+        """Wait for the best states. If the process died, run the lanes here."""
         try:
-            self.lane.annealer.take_over(self._results.recv())
+            self._take_over()
         except EOFError:
-            self.lane.run()
+            _run_in_turn(self.lanes)
         self._is_received = True
 
     def interrupt(self) -> None:
-        """End the annealing, and keep its best state if it comes soon."""
+        """End the annealings, and keep their best states if these come soon."""
         if not self._is_received and self._process.is_alive():
             self._process.terminate()
             with suppress(EOFError):
                 if self._results.poll(WAIT):
-                    self.lane.annealer.take_over(self._results.recv())
+                    self._take_over()
+
+    def _take_over(self) -> None:
+        for lane, best in zip(self.lanes, self._results.recv(), strict=True):
+            lane.annealer.take_over(best)
 
     def end(self) -> None:
         """End the process if it goes on."""
@@ -120,12 +129,12 @@ class _Child:
         self._results.close()
 
 
-def _run(lane: Lane, results: Connection) -> None:
-    """Run a lane in a process of its own, and send its best state."""
+def _run(lanes: Sequence[Lane], results: Connection) -> None:
+    """Run lanes in a process of their own, and send their best states."""
     # A terminal interrupts all processes. The one that began this one decides when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt, OutOfTime):
-        lane.run()
+        _run_in_turn(lanes)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    results.send(lane.annealer.best)
+    results.send([lane.annealer.best for lane in lanes])

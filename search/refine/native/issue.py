@@ -12,7 +12,7 @@ import numpy as np
 
 from pcg.plan.timeline import COMMUNICATE, COMPUTE
 from search.cost.collectives import BUCKET, FULL
-from search.refine.native.compiled import compiled
+from search.cost.native.compiled import compiled
 from search.refine.native.listing import (
     AHEAD,
     BACK,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from search.refine.native.compiled import compiled
+from search.cost.native.compiled import compiled
 from search.refine.native.tables import (
     ABSENT,
     BACKWARD,

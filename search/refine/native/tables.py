@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from search.refine.native.compiled import compiled
+from search.cost.native.compiled import compiled
 
 Numbers = NDArray[np.int64]
 Seconds = NDArray[np.float64]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from search.cost.bounded import ROUNDING
-from search.refine.native.compiled import compiled
+from search.cost.native.compiled import compiled
 from search.refine.native.issue import (
     BEGIN,
     DURATION,
