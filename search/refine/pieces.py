@@ -89,9 +89,11 @@ class _CutOperator(NamedTuple):
 
 
 class _LastPiece(NamedTuple):
-    """A mapping of an operator, and its piece, whatever its operands."""
+    """A mapping of an operator, and its piece. ``reads``: the numbers of its operands as they are
+    read; None if it has this piece whatever its operands."""
 
     mapping: OperatorMapping
+    reads: tuple[int, ...] | None
     piece: OperatorPiece
 
 
@@ -161,8 +163,7 @@ class OperatorPieces:
         nothing moves."""
         self._passing = Answers(self._lets_pass)
         self._last: list[_LastPiece | None] = [None] * len(self.nodes)
-        """For each operator, the last piece that depends on its mapping only. Most mappings are
-        asked for again with the next plan."""
+        """For each operator, the last piece. Most are asked for again with the next plan."""
         self._known = Answers(self._made)
         self._cuts, self._templates = Answers(self._cut), CutTemplates()
         self._wanting = gradient_nodes(graph)
@@ -190,7 +191,11 @@ class OperatorPieces:
         """The pieces of all operators, in order. None if an operator has no piece."""
         pieces: list[OperatorPiece] = []
         for number, (mapping, last) in enumerate(zip(mappings, self._last, strict=True)):
-            if last is not None and last.mapping is mapping:
+            if (
+                last is not None
+                and last.mapping is mapping
+                and (last.reads is None or last.reads == self._reads_now(number, pieces))
+            ):
                 piece = last.piece
             else:
                 piece = self._of(number, mapping, pieces)
@@ -204,18 +209,21 @@ class OperatorPieces:
     ) -> OperatorPiece | None:
         """The piece of an operator, if it has one. ``before``: the pieces of all operators before
         it."""
-        if self._passing[number, mapping.places]:
-            leaves, makers = self._leaves, self.makers
-            reads = tuple(
-                [
-                    leaves[value] if value in leaves else _outer_of(before, makers[value])
-                    for value in self.reads[number]
-                ]
-            )
-            return self._known[number, mapping, reads]
-        piece = self._known[number, mapping, self._alone[number]]
-        self._last[number] = None if piece is None else _LastPiece(mapping, piece)
+        passes = self._passing[number, mapping.places]
+        reads = self._reads_now(number, before) if passes else None
+        piece = self._known[number, mapping, self._alone[number] if reads is None else reads]
+        self._last[number] = None if piece is None else _LastPiece(mapping, reads, piece)
         return piece
+
+    def _reads_now(self, number: int, before: Sequence[OperatorPiece]) -> tuple[int, ...]:
+        """The numbers of an operator's operands as they are read after the pieces before it."""
+        leaves, makers = self._leaves, self.makers
+        return tuple(
+            [
+                leaves[value] if value in leaves else _outer_of(before, makers[value])
+                for value in self.reads[number]
+            ]
+        )
 
     def _lets_pass(self, key: tuple[int, tuple[int, ...]]) -> bool:
         """Whether partial sums pass through an operator that is cut at the given places."""

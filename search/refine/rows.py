@@ -51,19 +51,19 @@ class DurationRows:
 
     def _add(self, duration: Duration) -> int:
         groups, members = duration.groups.tolist(), duration.groups.shape[1]
+        masks = [_mask(group) for group in groups]
         lists = self._seconds.count, len(groups), self._devices.count, members
         self._rows.extend([lists], 1)
         self._devices.extend(duration.groups.ravel(), duration.groups.size)
         self._seconds.extend(duration.seconds, len(groups))
         self._shortest.extend([duration.shortest], 1)
-        self._busy.extend([self._mask(duration.devices)], 1)
-        self._busy_groups.extend([self._mask(group) for group in groups], len(groups))
+        self._busy.extend([self._words_of(sum(masks))], 1)  # no device is in two groups
+        self._busy_groups.extend([self._words_of(mask) for mask in masks], len(groups))
         self.every.append(duration)
         return len(self.every) - 1
 
-    def _mask(self, devices: Sequence[int] | frozenset[int]) -> list[int]:
-        whole = sum(1 << device for device in devices)
-        return [whole >> WORD * word & (1 << WORD) - 1 for word in range(self._words)]
+    def _words_of(self, mask: int) -> list[int]:
+        return [mask >> WORD * word & (1 << WORD) - 1 for word in range(self._words)]
 
     def table(self) -> Durations:
         return Durations(
@@ -74,6 +74,13 @@ class DurationRows:
             self._busy.rows,
             self._busy_groups.rows,
         )
+
+
+def _mask(devices: Sequence[int]) -> int:
+    mask = 0
+    for device in devices:
+        mask |= 1 << device
+    return mask
 
 
 class PieceRows:

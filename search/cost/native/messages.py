@@ -35,8 +35,9 @@ class LayoutPieces(NamedTuple):
 
 
 class PairLinks(NamedTuple):
-    """The links between devices."""
+    """The links between devices. ``count``: the number of levels."""
 
+    count: int
     levels: Numbers
     """[devices, devices]: the level at which two devices meet; -1 for one device."""
     latency: NDArray[np.float64]
@@ -63,7 +64,6 @@ class FewMessages:
 
     def __init__(self, machine: Machine, itemsize: int) -> None:
         self._devices, self._itemsize = machine.devices, itemsize
-        self._levels = len(machine.levels)
         self._links = _links_of(machine)
         square = machine.devices, machine.devices
         self._room = MessageRoom(
@@ -75,10 +75,8 @@ class FewMessages:
     def busy(self, transfer: Transfer) -> NDArray[np.float64]:
         """Seconds for which each device sends or receives [devices]."""
         ends = _pieces(transfer.source.without_halos), _pieces(transfer.target)
-        _count(*ends, transfer.group, self._room)
         busy = np.zeros(self._devices)
-        for level in range(self._levels):
-            _add_level(level, self._itemsize, self._links, self._room, busy)
+        _find_busy(*ends, transfer.group, self._itemsize, self._links, self._room, busy)
         return busy
 
 
@@ -105,10 +103,27 @@ def _links_of(machine: Machine) -> PairLinks:
     ]
     square = devices, devices
     return PairLinks(
+        len(machine.levels),
         levels.astype(np.int64).reshape(square),
         np.array([link.latency for link in links]).reshape(square),
         np.array([link.bandwidth for link in links]).reshape(square),
     )
+
+
+@compiled
+def _find_busy(
+    source: LayoutPieces,
+    target: LayoutPieces,
+    group: int,
+    itemsize: int,
+    links: PairLinks,
+    room: MessageRoom,
+    busy: NDArray[np.float64],
+) -> None:
+    """Find the seconds for which each device is busy, with ``group`` partials summed into one."""
+    _count(source, target, group, room)
+    for level in range(links.count):
+        _add_level(level, itemsize, links, room, busy)
 
 
 @compiled
