@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
@@ -28,25 +29,27 @@ MOST_OPERATORS = 64
 would be tried."""
 MOST_DEVICES = 24
 """The most devices of a machine. On more, a state takes several times as long to simulate."""
-FEW_DEVICES = 16
-"""On more devices than these fewer states are tried, as each takes longer to simulate."""
+MEAN_DEVICES, MORE_WORK = 16, 1.5
+"""On more devices than these fewer states are tried, as each takes longer to price. On fewer, up to
+``MORE_WORK`` times as many are tried."""
 GAIN = 1.005
 """A plan has nothing to gain if it takes at most this many times as long as its work, spread over
 all devices."""
 
-
-LANES = 2
-"""The annealings side by side, shared by the graphs. It is no less than ``MOST_GRAPHS``."""
-FEW = 18
-"""The operators up to which there are twice as many annealings of half the states. With few
-operators, chance decides more than the number of states."""
+LANES = 4
+"""The annealings, shared by the graphs. It is no less than ``MOST_GRAPHS``. Chance decides as much
+as the number of states."""
+FEW, FEW_DEVICES = 20, 8
+"""Up to so many operators on so many devices, annealings take little time, and there are twice as
+many."""
 MOST_GRAPHS = 2
 """The most graphs that are refined. There are several since a change of mappings cannot undo a
 rewrite."""
 SMALL = 6
 """The operators up to which a graph is refined even if it is a chain, as that takes little time."""
 NEAR = 1.5
-"""A plan is refined if it takes at most this many times as long as the fastest one."""
+"""A plan of a rewritten graph is refined if it takes at most this many times as long as the fastest
+one. The model's own graph may have been tried on fewer numbers of devices."""
 
 
 def refine(
@@ -60,7 +63,7 @@ def refine(
     if machine.devices > MOST_DEVICES:
         return
     work = WORK if work is None else work
-    work = min(work, work * FEW_DEVICES // machine.devices)
+    work = int(work * min(MORE_WORK, MEAN_DEVICES / machine.devices))
     starts: list[tuple[PricedTrial, Choice]] = []
     for best in list(_starts(model, search)):
         trial = search.priced[best]
@@ -85,12 +88,12 @@ def _annealed(
 ) -> list[tuple[PricedTrial, Tried[PricedPlans]]]:
     """The best plans of annealings side by side, which share the starts. They differ in their
     random numbers."""
-    count = LANES // len(starts)
     lanes: list[tuple[PricedTrial, Lane]] = []
     for trial, choice in starts:
-        shares = [0.5] * 2 * count if len(trial.graph.operators) <= FEW else [1.0] * count
-        for seed, share in enumerate(shares):
-            lanes.append((trial, Lane(trial.annealer(work, seed, share), choice, stages)))
+        devices = trial.chooser.mesh.machine.devices
+        is_quick = len(trial.graph.operators) <= FEW and devices <= FEW_DEVICES
+        for seed in range(LANES // len(starts) * (1 + is_quick)):
+            lanes.append((trial, Lane(trial.annealer(work, seed), choice, stages)))
     phases = starts[0][0].phases
     try:
         phases.timed("refining", lambda: run_lanes([lane for _, lane in lanes]))
@@ -113,14 +116,17 @@ def move_once(search: SearchState, allowed: Callable[[Graph], Allowed]) -> None:
 def _starts(model: Graph, search: SearchState) -> Iterator[PricedPlan]:
     """The plans to refine: the fastest that fit and don't have fully sharded weights, one for each
     graph that may gain. The model's own graph comes first, then the fastest others."""
-    near = NEAR * search.known
     candidates = (plan for plan in search.priced if plan.fits and not plan.choice.fully_sharded)
     by_graph: dict[Graph, PricedPlan] = {}
     for plan in sorted(candidates, key=lambda plan: plan.seconds):
-        if plan.seconds <= near and _may_gain(graph := search.priced[plan].graph, search):
-            by_graph.setdefault(graph, plan)
-    of_model = [by_graph.pop(model)] if model in by_graph else []
-    yield from (*of_model, *list(by_graph.values())[: MOST_GRAPHS - len(of_model)])
+        by_graph.setdefault(search.priced[plan].graph, plan)
+    near = NEAR * search.known
+    plans = (
+        plan
+        for graph, plan in sorted(by_graph.items(), key=lambda pair: pair[0] != model)
+        if (plan.seconds <= near or graph == model) and _may_gain(graph, search)
+    )
+    yield from islice(plans, MOST_GRAPHS)
 
 
 def _may_gain(graph: Graph, search: SearchState) -> bool:

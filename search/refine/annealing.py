@@ -30,9 +30,9 @@ from search.refine.moves import BROAD, FINE, Mappings, Moves, Shares
 Start = Literal["best", "alone", "apart"]
 """The start of an annealing: the best plan so far, all operators on one device, or the best plan
 with branches on devices of their own."""
-WORK = 640_000
+WORK = 800_000
 """The most operators of all states that are tried, added up."""
-STATES = 1600
+STATES = 1700
 """The most states that are tried for each operator. They are enough for a small graph."""
 Price = Callable[[tuple[OperatorMapping, ...], float], float | None]
 """A function from a state, as the mappings of all operators in the order of the graph, and a limit
@@ -75,8 +75,6 @@ class Annealer:
     is_over: Callable[[], bool] = lambda: False
     work: int = WORK
     seed: int = 0
-    share: float = 1.0
-    """The fraction of its states that an annealing tries."""
     price: Price | None = None
     """By default the seconds of a step by delta simulation."""
 
@@ -104,7 +102,7 @@ class Annealer:
         self._least, self._best = seconds, None
         for stage in stages:
             most = min(self.work / len(nodes), STATES * len(nodes))
-            states = int(stage.part * self.share * most)
+            states = int(stage.part * most)
             if not states:
                 continue
             hot = stage.heat * max(1.0, FEW / len(nodes))

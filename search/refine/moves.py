@@ -3,7 +3,8 @@
 Operators that change together are aligned. A neighbour of a cut operator is cut along
 the same dimension of the tensor between them, on the same devices, so that nothing moves between
 the two. So a branch gets to other devices in one change. Changes operator by operator would lead
-through slower plans.
+through slower plans. Connected operators that share their devices move together as well, or change
+places with others. So loads are balanced in one change.
 
 Complexity: the operators that change, and their operands.
 """
@@ -46,6 +47,11 @@ FINE = Shares(0.3, 0.45, 0.6, 0.68, 0.84, 0.92)
 """Most changes are of one operator. Such a state takes least time to simulate."""
 LONGEST = 8
 """The most operators that change together at random. A branch changes as a whole."""
+RELOCATED = 0.25
+"""The share, before all others, of changes of operators that share their devices."""
+EXCHANGED, IN_PART, TO_USED = 0.5, 0.6, 0.4
+"""The parts of these changes in which they change places with others; of such sets that change in
+part; and of moves that go to the devices of another operator rather than to any."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,8 @@ class Moves:
     def moved(self, now: Mappings) -> dict[Node, OperatorMapping]:
         """The mappings after a random change; equal ones if the change has no effect."""
         random, node = self.random, self.random.choice(self.graph.operators)
+        if random.random() < RELOCATED:
+            return {**now, **self._relocated(now, node)}
         kind, shares = random.random(), self.shares
         if kind < shares.any_of:
             return {**now, node: self.any_of(node)}
@@ -168,6 +176,40 @@ class Moves:
             if edges:
                 region[random.choice(edges).other] = None
         return [*region]
+
+    def _relocated(self, now: Mappings, node: Node) -> Mappings:
+        """Operators that share their devices, on other devices; or two such sets, each in the place
+        of the other."""
+        random, other = self.random, self.random.choice(self.graph.operators)
+        some, place = self._sharing(now, node), now[other].start
+        if random.random() < EXCHANGED:
+            if place == now[node].start:
+                return {}
+            back = self._sharing(now, other)
+            return {**self._at(now, back, now[node].start), **self._at(now, some, place)}
+        start = place if random.random() < TO_USED else random.randrange(self.devices)
+        return self._at(now, some, start)
+
+    def _sharing(self, now: Mappings, node: Node) -> Sequence[Node]:
+        """The connected operators on the same devices as an operator, or some around it."""
+        random, mapping = self.random, now[node]
+        most = random.randint(1, LONGEST) if random.random() < IN_PART else len(now)
+        sharing, waiting = {node: None}, [node]
+        while waiting and len(sharing) < most:
+            for edge in self._edges[waiting.pop(random.randrange(len(waiting)))]:
+                like, other = now[edge.other], edge.other
+                same = like.start == mapping.start and like.last == mapping.last
+                if same and other not in sharing:
+                    sharing[other] = None
+                    waiting.append(other)
+        return [*sharing]
+
+    def _at(self, now: Mappings, some: Sequence[Node], start: int) -> Mappings:
+        """Operators on the same devices, on as many devices that begin at ``start``, or at the last
+        place where they have room."""
+        width = now[some[0]].last - now[some[0]].start
+        start = min(start, self.devices - 1 - width)
+        return {node: now[node].moved(start) for node in some}
 
     def _spread(self, seed: Node, mapping: OperatorMapping, region: Sequence[Node]) -> Mappings:
         """Mappings of a region, aligned with that of one of its operators."""

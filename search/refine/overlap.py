@@ -284,13 +284,10 @@ class Trial(Generic[Judged]):
         less = self.phases.timed("polishing", lambda: self._delta.takes_less(choice, limit))
         return self._made(choice).seconds < limit if less is None else less
 
-    def annealer(
-        self, most: int, seed: int = 0, share: float = 1.0, price: Price | None = None
-    ) -> Annealer:
+    def annealer(self, most: int, seed: int = 0, price: Price | None = None) -> Annealer:
         """An annealing of the graph over any devices of the machine. ``most``: the most operators
-        of all states that are tried, added up; ``share``: the fraction of these; ``price``: that
-        of a state."""
-        given = self.chooser, self._delta, lambda: self.phases.is_over, most, seed, share
+        of all states that are tried, added up; ``price``: that of a state."""
+        given = self.chooser, self._delta, lambda: self.phases.is_over, most, seed
         return Annealer(*given, price=price)
 
     def refined(

@@ -14,7 +14,7 @@ from support.graphs.behaviour import assert_same
 from support.graphs.strategies import training_graphs
 from support.plans.branched import KINDS, branched
 
-from pcg.graph.graph import Graph
+from pcg.graph.graph import Graph, Node
 from pcg.machine import load_machine
 from pcg.placement.schedule import schedule
 from pcg.plan.text import parse_graph
@@ -177,6 +177,23 @@ def test_branches_are_laid_out_on_devices_of_their_own(library):
         assert apart is not None
         devices = {node: set(range(apart[node].start, apart[node].last + 1)) for node in products}
         assert all(devices[short].isdisjoint(devices[n]) for n in products if n is not short)
+
+
+def test_operators_that_share_devices_move_together_or_change_places(library):
+    """Changes of one operator at a time lead through states with more moves of tensors."""
+    graph = parse_graph(TOWERS)
+    moves = Moves(graph, chooser_of(graph, library).spaces, 5, Random(0))
+    short = next(n for n in graph.operators if n.types[0].shape == (64, 512))
+    tower = {short, *graph.users[short]}
+
+    def apart(of_tower: int, of_others: int) -> dict[Node, OperatorMapping]:
+        starts = {node: of_tower if node in tower else of_others for node in graph.operators}
+        return {node: OperatorMapping(start) for node, start in starts.items()}
+
+    now = apart(3, 0)
+    seen = {tuple(moves.moved(now).values()) for _ in range(2000)}
+    for state in (apart(0, 3), *(apart(device, 0) for device in (0, 1, 2, 4))):
+        assert tuple(state.values()) in seen
 
 
 def test_a_chain_has_no_branches_to_lay_out(library):
