@@ -315,7 +315,7 @@ class Transfer:
     def kind(self) -> TransferKind:
         """The kind of the transfer, for cost model and runtime alike."""
         if not self.source.by_device.keys() >= self.target.by_device.keys():
-            return "messages"  # in all other kinds, devices only use what they themselves hold
+            return "messages"  # in all other kinds, each device that gets a piece has one before
         if self.is_nothing:
             return "none"
         if self._reduces is not None:

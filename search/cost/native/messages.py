@@ -1,8 +1,8 @@
 """The time of the messages of a transfer between few devices, in machine code.
 
 It is that of ``search.cost.messages`` to the last bit: the bytes are whole numbers, whose sums do
-not depend on their order. The time is proportional to the pairs of a wanted piece and a piece of
-the source, and to the square of the number of devices.
+not depend on their order. The time is proportional to the wanted pieces times the square of the
+pieces of the source, and to the square of the number of devices.
 """
 
 from __future__ import annotations
