@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ settings.register_profile("soak", max_examples=100, deadline=None)
 settings.load_profile("unity")
 # Collect garbage seldom, also while test files are imported.
 gc.set_threshold(300_000, 20, 50)
+# Tests interrupt processes. Programs that a shell runs in the background ignore that, as do theirs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 LITTLE_WORK = 8_000
 """The work of a refinement, in operators of the states that it looks at."""
 
