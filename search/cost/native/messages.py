@@ -35,9 +35,9 @@ class LayoutPieces(NamedTuple):
 
 
 class PairLinks(NamedTuple):
-    """The links between devices. ``count``: the number of levels."""
+    """The links between devices. ``height``: the number of levels."""
 
-    count: int
+    height: int
     levels: Numbers
     """[devices, devices]: the level at which two devices meet; -1 for one device."""
     latency: NDArray[np.float64]
@@ -122,7 +122,7 @@ def _find_busy(
 ) -> None:
     """Find the seconds for which each device is busy, with ``group`` partials summed into one."""
     _count(source, target, group, room)
-    for level in range(links.count):
+    for level in range(links.height):
         _add_level(level, itemsize, links, room, busy)
 
 
