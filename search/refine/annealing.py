@@ -101,8 +101,7 @@ class Annealer:
             return choice
         self._least, self._best = seconds, None
         for stage in stages:
-            most = min(self.work / len(nodes), STATES * len(nodes))
-            states = int(stage.part * most)
+            states = int(stage.part * min(self.work / len(nodes), STATES * len(nodes)))
             if not states:
                 continue
             hot = stage.heat * max(1.0, FEW / len(nodes))
