@@ -92,7 +92,6 @@ def _pieces(layout: Layout) -> LayoutPieces:
     return LayoutPieces(devices, partials, blocks, numbers, extents)
 
 
-@lru_cache(maxsize=64)
 def _links_of(machine: Machine) -> PairLinks:
     devices = machine.devices
     sources, targets = np.divmod(np.arange(devices * devices), devices)
