@@ -18,14 +18,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf, log
-from random import Random
+from math import inf
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 from search.map.choose.choosing import Choice, Chooser
 from search.map.space.mapping import OperatorMapping
 from search.refine.delta import DeltaSimulator
-from search.refine.moves import BROAD, FINE, Mappings, Moves, Shares
+from search.refine.moves import BROAD, FINE, Moves, Shares
+from search.refine.native.moves import lay_apart
+from search.refine.native.tables import Numbers
+from search.refine.native.walk import (
+    ASKS,
+    BEST,
+    ENDED,
+    GOES_ON,
+    HAS_BEST,
+    HEAT,
+    IS_DRAWN,
+    LAST_HEAT,
+    LEAST,
+    LIMIT,
+    MISSES,
+    NEEDS_ROOM,
+    NOW,
+    TURN,
+    TURNS,
+    decide,
+    keep,
+    walk,
+    walk_on,
+)
 
 Start = Literal["best", "alone", "apart"]
 """The start of an annealing: the best plan so far, all operators on one device, or the best plan
@@ -64,6 +88,8 @@ FEW = 10
 higher in proportion."""
 COLD = 2e-4
 """The last temperature, as a fraction of the seconds of a step."""
+AT_ONCE = 64
+"""The states that are tried before the time is looked at again."""
 
 
 @dataclass
@@ -79,116 +105,136 @@ class Annealer:
     """By default the seconds of a step by delta simulation."""
 
     def __post_init__(self) -> None:
-        self._graph = self.delta.pieces.graph
+        self._graph, self._known = self.delta.pieces.graph, self.delta.states.mappings
         self._devices = self.chooser.pricing.cost.machine.devices
-        random = Random(self.seed)
-        self._moves = Moves(self._graph, self.chooser.spaces, self._devices, random)
-        self._random = random
-        self._least = inf
-        self._best: Mappings | None = None
-        """The fastest state so far, and its seconds."""
-        self._known: dict[tuple[OperatorMapping, ...], tuple[float, bool]] = {}
-        """Seconds of states: a lower bound, or exact (True). A fifth of all states occur again. A
-        state is the mappings of the operators, in the order of the graph, which all moves keep."""
+        given = self._graph, self.chooser.spaces, self._devices, self._known, self.seed
+        self._moves = Moves(*given)
+        self._walk = walk(len(self._graph.operators), is_asked=self.price is not None)
+        self._asked: dict[bytes, tuple[float, bool]] = {}
+        """Seconds of states by ``price``: a lower bound, or exact (True). A fifth of all states
+        occur again."""
+
+    def load(self) -> None:
+        """Compile the machine code of a walk, or load it."""
+        walk_on(*self.delta.tables(), self._moves.tables, self._walk, 0)
 
     def annealed(self, choice: Choice, stages: Stages = WIDELY + NEARBY) -> Choice:
         """Return the best choice that is found, or ``choice`` if none is faster."""
         builder, nodes = self.delta.pieces.builder, self._graph.operators
-        best: Mappings = {node: builder.mapping(choice, node) for node in nodes}
-        is_by_time = self.price is None
-        seconds = self.delta.seconds(choice) if is_by_time else self._seconds(best, inf)
-        if seconds is None:
+        best = self._known.encoded(builder.mapping(choice, node) for node in nodes)
+        if self.price is None and choice.fully_sharded:
             return choice
-        self._least, self._best = seconds, None
+        seconds = self._seconds(best, inf)
+        if seconds == inf:
+            return choice
+        self._walk.seconds[BEST], self._walk.numbers[HAS_BEST] = seconds, False
         for stage in stages:
             states = int(stage.part * min(self.work / len(nodes), STATES * len(nodes)))
             if not states:
                 continue
-            hot = stage.heat * max(1.0, FEW / len(nodes))
-            self._moves.shares = stage.shares
-            self._run(self._start(stage.start, best), states, hot)
-            best = self._best or best
-            other = self._turned_over(best)
-            seconds = None if other is None else self._seconds(other, self._least)
-            if other is not None and seconds is not None:
-                best = self._best = other
-                self._least = seconds
+            heat = stage.heat * max(1.0, FEW / len(nodes))
+            self._run(self._start(stage.start, best), states, heat, stage.shares)
+            best = self._best(best)
+            self._try_turned_over(best)
+            best = self._best(best)
         return self.so_far(choice)
+
+    def _best(self, first: Numbers) -> Numbers:
+        """The best state so far. ``first``: the one before all others."""
+        return self._walk.best.copy() if self._walk.numbers[HAS_BEST] else first
 
     @property
     def best(self) -> tuple[tuple[OperatorMapping, ...] | None, float]:
         """The best state so far, None if nothing is faster than the start, and its seconds."""
-        return None if self._best is None else tuple(self._best.values()), self._least
+        seconds = float(self._walk.seconds[BEST])
+        if not self._walk.numbers[HAS_BEST]:
+            return None, seconds
+        return self._known.decoded(self._walk.best), seconds
 
     def take_over(self, best: tuple[tuple[OperatorMapping, ...] | None, float]) -> None:
         """Take over the best state of another annealing of the same choice."""
         state, seconds = best
         if state is not None:
-            self._keep(dict(zip(self._graph.operators, state, strict=True)), seconds)
+            self._enter(self._known.encoded(state), seconds)
 
     def so_far(self, choice: Choice) -> Choice:
         """The best choice that was found until now, also by an annealing that was interrupted.
         ``choice``: where it began, which is returned if nothing is faster."""
-        return choice if self._best is None else replace(choice, mappings=self._best)
+        state, _ = self.best
+        if state is None:
+            return choice
+        return replace(choice, mappings=dict(zip(self._graph.operators, state, strict=True)))
 
-    def _start(self, start: Start, best: Mappings) -> Mappings:
+    def _start(self, start: Start, best: Numbers) -> Numbers:
         """The first state of an annealing."""
         if start == "best":
             return best
-        alone = dict.fromkeys(best, OperatorMapping(0))
-        return alone if start == "alone" else self._laid_out(best) or alone
+        alone = self._known.encoded([OperatorMapping(0)] * len(best))
+        if start == "alone":
+            return alone
+        apart = self._laid_out(best)
+        return alone if apart is None else apart
 
-    def _laid_out(self, now: Mappings) -> Mappings | None:
+    def _laid_out(self, now: Numbers) -> Numbers | None:
         """The fastest of some states with branches on devices of their own, possibly slower than
         before. None if nothing forks. Small changes don't lead there: one branch on fewer devices
         gains nothing as long as the others are on all."""
-        best, least = None, inf
+        best, least, other = None, inf, np.zeros_like(now)
         for _ in range(LAYOUTS):
-            other = self._moves.apart(best or now)
-            if other is None or self.is_over():
+            self._moves.make_room()
+            given = now if best is None else best
+            if not lay_apart(self._moves.tables, self._known.table, given, other) or self.is_over():
                 break
-            taken = self._seconds(other, least)
-            if taken is not None and taken < least:
-                best, least = other, taken
+            seconds = self._seconds(other, least)
+            if seconds < least:
+                best, least = other.copy(), seconds
         return best
 
-    def _turned_over(self, now: Mappings) -> Mappings | None:
-        """The state with the last devices in place of the first, if devices are of several kinds.
-        Small changes don't lead there."""
+    def _try_turned_over(self, now: Numbers) -> None:
+        """Keep the state with the last devices in place of the first, if devices are of several
+        kinds and it is faster. Small changes don't lead there."""
         if len(self.chooser.pricing.cost.machine.kinds) == 1:
-            return None
+            return
         last = self._devices - 1
-        return {node: mapping.moved(last - mapping.last) for node, mapping in now.items()}
+        turned = (mapping.moved(last - mapping.last) for mapping in self._known.decoded(now))
+        other, least = self._known.encoded(turned), float(self._walk.seconds[BEST])
+        seconds = self._seconds(other, least)
+        if seconds < least:
+            self._enter(other, seconds)
 
-    def _run(self, start: Mappings, states: int, heat: float) -> None:
+    def _run(self, start: Numbers, states: int, heat: float, shares: Shares) -> None:
         """Anneal over ``states`` states, and keep the best of all."""
-        first = self._seconds(start, inf)
-        assert first is not None, "a state that is known can be simulated"
-        now, seconds, least = start, first, first
-        self._keep(now, seconds)
-        for turn in range(states):
-            if self.is_over():
-                break
-            warm = least * heat * (COLD / heat) ** (turn / states)
-            other = self._moves.moved(now)
-            if other == now:
-                continue
-            taken = self._seconds(other, seconds - warm * log(1.0 - self._random.random()))
-            if taken is None:
-                continue
-            now, seconds = other, taken
-            least = min(least, seconds)
-            self._keep(now, seconds)
+        walk, seconds = self._walk, self._seconds(start, inf)
+        assert seconds < inf, "a state that is known can be simulated"
+        walk.seconds[LEAST], walk.seconds[HEAT], walk.seconds[LAST_HEAT] = inf, heat, COLD
+        walk.numbers[TURN], walk.numbers[TURNS], walk.numbers[IS_DRAWN] = 0, states, False
+        walk.shares[:] = shares
+        self._enter(start, seconds)
+        waits = GOES_ON
+        while waits != ENDED and not self.is_over():
+            waits = walk_on(*self.delta.tables(), self._moves.tables, walk, AT_ONCE)
+            if waits == MISSES:
+                self.delta.add_missing()
+            elif waits == NEEDS_ROOM:
+                self._moves.make_room()
+                self.delta.states.make_room()
+            elif waits == ASKS:
+                decide(walk, self._seconds(walk.other, float(walk.seconds[LIMIT])))
 
-    def _keep(self, state: Mappings, seconds: float) -> None:
-        if seconds < self._least:
-            self._best, self._least = state, seconds
+    def _enter(self, state: Numbers, seconds: float) -> None:
+        """Make a state the present one."""
+        self._walk.now[:], self._walk.seconds[NOW] = state, seconds
+        keep(self._walk)
 
-    def _seconds(self, mappings: Mappings, limit: float) -> float | None:
-        state = tuple(mappings.values())
-        least, is_exact = self._known.get(state, (0.0, False))
-        if least >= limit or is_exact:
-            return least if least < limit else None
-        taken = (self.price or self.delta.seconds_mapped)(state, limit)
-        self._known[state] = (limit, False) if taken is None else (taken, True)
-        return taken
+    def _seconds(self, state: Numbers, limit: float) -> float:
+        """Seconds of a state; inf if they are no less than ``limit`` or not known."""
+        if self.price is None:
+            seconds = self.delta.seconds_of(state, limit)
+            return inf if seconds < 0.0 else seconds
+        key = state.tobytes()
+        least, is_exact = self._asked.get(key, (0.0, False))
+        if least < limit and not is_exact:
+            taken = self.price(self._known.decoded(state), limit)
+            least, is_exact = (limit, False) if taken is None else (taken, True)
+            self._asked[key] = least, is_exact
+        return least if is_exact and least < limit else inf

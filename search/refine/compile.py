@@ -1,4 +1,4 @@
-"""Compile the simulation of plans now, so that the first search need not.
+"""Compile the annealing of plans now, so that the first search need not.
 
     python -m search.refine.compile
 
@@ -11,12 +11,14 @@ from pcg.machine import load_machine
 from pcg.plan.text import parse_graph
 from search.cost.cost import CostModel
 from search.map.building import Builder
-from search.map.choose.choosing import Chooser
+from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.space.mapping import OperatorMapping
+from search.refine.annealing import Annealer
 from search.refine.delta import DeltaSimulator
 from substitutions.rules.store import load_library
 
+WORK_TO_COMPILE = 200
 SMALL = """
 x = input[8, 8]
 w = weight[8, 8]
@@ -24,15 +26,16 @@ return mean_loss(matmul(x, w))
 """
 
 
-def compile_simulation() -> float:
-    """Simulate a small plan with a message. Returns seconds of its step."""
+def compile_annealing() -> float:
+    """Anneal a small plan, which has a message at first. Returns seconds of its step."""
     graph, cost = parse_graph(SMALL), CostModel(load_machine("local"))
     chooser = Chooser.on(cost, Cuts.of_rules(load_library().concrete(graph)))
     delta = DeltaSimulator.of(graph, Builder(chooser.spaces), cost)
-    seconds = delta.seconds_mapped([OperatorMapping(0), OperatorMapping(1)], 1.0)
-    assert seconds is not None
-    return seconds
+    mappings = dict(zip(graph.operators, (OperatorMapping(0), OperatorMapping(1)), strict=True))
+    annealer = Annealer(chooser, delta, work=WORK_TO_COMPILE)
+    annealer.annealed(Choice(graph, {}, 0.0, mappings=mappings))
+    return annealer.best[1]
 
 
 if __name__ == "__main__":
-    compile_simulation()
+    compile_annealing()

@@ -33,6 +33,7 @@ from search.refine.native.issue import issue
 from search.refine.native.listing import (
     AHEAD,
     BACK,
+    CUT,
     FIRST,
     HOMES,
     MISSING,
@@ -44,16 +45,19 @@ from search.refine.native.listing import (
     RESHARDING,
     RESULT,
     SECOND,
+    SHARED,
     STEPS,
     TIME,
     WEIGHT,
     Listing,
     listing,
 )
-from search.refine.native.tables import ABSENT
-from search.refine.native.timing import Scratch, list_plan, plan_clocks, plan_seconds
-from search.refine.pieces import OperatorPiece, OperatorPieces
+from search.refine.native.states import NO_PIECE, StateTables, find_pieces, state_seconds
+from search.refine.native.tables import ABSENT, Numbers, Tables
+from search.refine.native.timing import Scratch, list_plan, plan_clocks
+from search.refine.pieces import OperatorPieces
 from search.refine.rows import TableRows
+from search.refine.states import StateRows
 
 
 @dataclass(eq=False)
@@ -68,6 +72,7 @@ class DeltaSimulator:
 
     def __post_init__(self) -> None:
         self._rows = TableRows(self.pieces)
+        self.states = StateRows(self.pieces, self._rows)
 
     @staticmethod
     def of(graph: Graph, builder: Builder, cost: CostModel) -> DeltaSimulator:
@@ -77,41 +82,47 @@ class DeltaSimulator:
     def takes_less(self, choice: Choice, limit: float) -> bool | None:
         """Whether a step of the plan of a choice takes less than ``limit`` seconds. None if this
         simulator can't tell (see ``program``)."""
-        pieces = self._pieces_of(choice)
-        return None if pieces is None else self._simulated(pieces, limit) is not None
+        state = self._state_of(choice)
+        seconds = NO_PIECE if state is None else self.seconds_of(state, limit)
+        return None if seconds == NO_PIECE else seconds < limit
 
     def seconds(self, choice: Choice, limit: float = inf) -> float | None:
         """Seconds of a step of the plan of a choice. None if they are no less than ``limit``, or if
         this simulator can't tell (see ``program``)."""
-        pieces = self._pieces_of(choice)
-        return None if pieces is None else self._simulated(pieces, limit)
+        state = self._state_of(choice)
+        return None if state is None else _below(limit, self.seconds_of(state, limit))
 
     def seconds_mapped(self, mappings: Sequence[OperatorMapping], limit: float) -> float | None:
         """The same with the mappings of all operators, in the order of the graph."""
-        pieces = self.pieces.of_all(mappings)
-        return None if pieces is None else self._simulated(pieces, limit)
+        return _below(limit, self.seconds_of(self.states.mappings.encoded(mappings), limit))
 
-    def _pieces_of(self, choice: Choice) -> list[OperatorPiece] | None:
+    def seconds_of(self, state: Numbers, limit: float) -> float:
+        """The same with the numbers of these mappings. ``inf`` if they are no less than ``limit``,
+        and NO_PIECE if this simulator can't tell."""
+        self.states.make_room()
+        while True:
+            seconds = state_seconds(*self.tables(), state, limit)
+            if seconds != ABSENT:
+                return seconds
+            self.add_missing()
+
+    def _state_of(self, choice: Choice) -> Numbers | None:
         if choice.fully_sharded:
             return None
-        mapping = self.pieces.builder.mapping
-        return self.pieces.of_all([mapping(choice, node) for node in self.pieces.nodes])
+        pieces = self.pieces
+        mapped = (pieces.builder.mapping(choice, node) for node in pieces.nodes)
+        return self.states.mappings.encoded(mapped)
 
-    def _simulated(self, pieces: Sequence[OperatorPiece], limit: float) -> float | None:
-        """Seconds of a step; None if they are no less than ``limit``."""
-        numbers, rows = np.array(self._rows.numbers(pieces), np.int64), self._rows
-        while True:
-            tables, scratch = rows.tables(), self._room()
-            seconds = plan_seconds(tables, numbers, limit, scratch)
-            if seconds != ABSENT:
-                return seconds if seconds < limit else None
-            self._add_missing(scratch)
+    def tables(self) -> tuple[Tables, StateTables, Scratch]:
+        """The tables as they are now, and scratch with room for all slots."""
+        return self._rows.tables(), self.states.tables(), self._room()
 
-    def _add_missing(self, scratch: Scratch) -> None:
+    def add_missing(self) -> None:
         """Add the row that is missing in the tables."""
-        kind, first, second = scratch.made.counts[[MISSING, FIRST, SECOND]].tolist()
-        add = self._rows.add_move if kind == MOVE else self._rows.add_shared
-        add(first, second)
+        kind, first, second = self._room().made.counts[[MISSING, FIRST, SECOND]].tolist()
+        rows = self._rows
+        add = {MOVE: rows.add_move, SHARED: rows.add_shared, CUT: self.states.add_piece}
+        add[kind](first, second)
 
     def _room(self) -> Scratch:
         """Scratch with room for all slots."""
@@ -134,13 +145,13 @@ class DeltaSimulator:
     def program(self, choice: Choice) -> TaskProgram | None:
         """The program of the plan of a choice. None if an operator has no piece, or weights are
         fully sharded."""
-        pieces = self._pieces_of(choice)
-        if pieces is None:
+        state = self._state_of(choice)
+        if state is None or self.seconds_of(state, inf) == NO_PIECE:
             return None
-        numbers = np.array(self._rows.numbers(pieces), np.int64)
-        while not list_plan(self._rows.tables(), numbers, self._room()):
-            self._add_missing(self._room())
-        return self._listed(self._room())
+        tables, states, scratch = self.tables()
+        find_pieces(tables, states, state, scratch.made.counts)
+        list_plan(tables, states.pieces, scratch)
+        return self._listed(scratch)
 
     def _listed(self, scratch: Scratch) -> TaskProgram:
         """The program of the plan that is listed."""
@@ -160,6 +171,11 @@ class DeltaSimulator:
         order = tuple(dict.fromkeys(weight for step in steps for weight in step.weights))
         homes = [slots[slot][1] for slot in made.homes[1, : made.counts[HOMES]].tolist()]
         return TaskProgram(steps, *trained_weights(order, homes, cost))
+
+
+def _below(limit: float, seconds: float) -> float | None:
+    """Seconds, if they are known and below a limit."""
+    return seconds if 0.0 <= seconds < limit else None
 
 
 def _gradients(made: Listing, slot: int) -> int:

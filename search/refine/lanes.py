@@ -56,8 +56,8 @@ def run_lanes(lanes: Sequence[Lane]) -> None:
     count = min(_processors(), len(lanes))
     bounds = [number * len(lanes) // count for number in range(count + 1)]
     own, *others = (lanes[begin:end] for begin, end in pairwise(bounds))
-    for some in others:  # what both need is compiled once, before they part
-        some[0].annealer.delta.seconds(some[0].choice)
+    if others:  # what all need is compiled once, before they part
+        lanes[0].annealer.load()
     children = [_Child(some) for some in others]
     try:
         _run_in_turn(own)

@@ -16,7 +16,7 @@ library makes it read other operands than before, or the same in another order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,7 +36,6 @@ from search.map.building import Builder
 from search.map.rules.cutting import PlacedAxes
 from search.map.rules.templates import CutTemplates
 from search.map.space.mapping import OperatorMapping
-from search.map.space.strategies import passes
 
 
 class WantedOperand(NamedTuple):
@@ -86,15 +85,6 @@ class _CutOperator(NamedTuple):
     """For each operand, the parallel operators through which it is read."""
     differentiated: tuple[int, ...]
     """See ``OperatorPiece``."""
-
-
-class _LastPiece(NamedTuple):
-    """A mapping of an operator, and its piece. ``reads``: the numbers of its operands as they are
-    read; None if it has this piece whatever its operands."""
-
-    mapping: OperatorMapping
-    reads: tuple[int, ...] | None
-    piece: OperatorPiece
 
 
 _CutKey = tuple[int, tuple[tuple[int, int], ...], tuple[int, ...]]
@@ -149,21 +139,19 @@ class OperatorPieces:
             for port, value in enumerate(values)
         }
         """For each value that an operator makes: that operator, and the port."""
-        self._leaves = {
+        self.leaves = {
             number: self._read(value, value)
             for value, number in self._values.items()
             if value.node.is_leaf
         }
+        """For each leaf, its number as it is read."""
         self._whole = [self._read(_standing_for(v, v.type), v) for v in self._values]
         self._alone = [
-            tuple([self._leaves.get(v, self._whole[v]) for v in own]) for own in self.reads
+            tuple([self.leaves.get(v, self._whole[v]) for v in own]) for own in self.reads
         ]
         self.moves = Answers(self._move)
         """Seconds of moving a tensor from one slot to another, and its gradient back; None if
         nothing moves."""
-        self._passing = Answers(self._lets_pass)
-        self._last: list[_LastPiece | None] = [None] * len(self.nodes)
-        """For each operator, the last piece. Most are asked for again with the next plan."""
         self._known = Answers(self._made)
         self._cuts, self._templates = Answers(self._cut), CutTemplates()
         self._wanting = gradient_nodes(graph)
@@ -187,48 +175,12 @@ class OperatorPieces:
         """Whether the first output is a scalar, at which gradients begin."""
         return not self.graph.outputs[0].type.rank
 
-    def of_all(self, mappings: Sequence[OperatorMapping]) -> list[OperatorPiece] | None:
-        """The pieces of all operators, in order. None if an operator has no piece."""
-        pieces: list[OperatorPiece] = []
-        for number, (mapping, last) in enumerate(zip(mappings, self._last, strict=True)):
-            if (
-                last is not None
-                and last.mapping is mapping
-                and (last.reads is None or last.reads == self._reads_now(number, pieces))
-            ):
-                piece = last.piece
-            else:
-                piece = self._of(number, mapping, pieces)
-            if piece is None:
-                return None
-            pieces.append(piece)
-        return pieces
-
-    def _of(
-        self, number: int, mapping: OperatorMapping, before: Sequence[OperatorPiece]
+    def piece(
+        self, number: int, mapping: OperatorMapping, reads: tuple[int, ...] | None
     ) -> OperatorPiece | None:
-        """The piece of an operator, if it has one. ``before``: the pieces of all operators before
-        it."""
-        passes = self._passing[number, mapping.places]
-        reads = self._reads_now(number, before) if passes else None
-        piece = self._known[number, mapping, self._alone[number] if reads is None else reads]
-        self._last[number] = None if piece is None else _LastPiece(mapping, reads, piece)
-        return piece
-
-    def _reads_now(self, number: int, before: Sequence[OperatorPiece]) -> tuple[int, ...]:
-        """The numbers of an operator's operands as they are read after the pieces before it."""
-        leaves, makers = self._leaves, self.makers
-        return tuple(
-            [
-                leaves[value] if value in leaves else _outer_of(before, makers[value])
-                for value in self.reads[number]
-            ]
-        )
-
-    def _lets_pass(self, key: tuple[int, tuple[int, ...]]) -> bool:
-        """Whether partial sums pass through an operator that is cut at the given places."""
-        axes = self.builder.spaces.of(self.nodes[key[0]]).axes
-        return any(passes(axes[entry]) for entry in key[1] if entry >= 0)
+        """The piece of an operator, if it has one. ``reads``: the numbers of its operands as they
+        are read; None if no partial sums pass through."""
+        return self._known[number, mapping, self._alone[number] if reads is None else reads]
 
     def _move(self, ends: tuple[int, int]) -> tuple[Duration, Duration] | None:
         # Equal layouts have one number.
@@ -239,7 +191,7 @@ class OperatorPieces:
 
     def output(self, value: int, outer: Mapping[int, int]) -> WantedOperand | None:
         """The operand as which a graph leaves an output; None if it is left as it is made."""
-        leaf = self._leaves.get(value)
+        leaf = self.leaves.get(value)
         read, of = self._outer[outer[value] if leaf is None else leaf]
         left = default_layout(read.type)
         if leaf is not None:
@@ -335,12 +287,6 @@ class OperatorPieces:
             self.slots.append(key)
             self.is_trained.append(value.node in self._wanting)
         return number
-
-
-def _outer_of(before: Sequence[OperatorPiece], maker: tuple[int, int]) -> int:
-    """The number of a result as it is read. ``maker``: the operator and the port."""
-    number, port = maker
-    return before[number].outer[port]
 
 
 def _standing_for(value: Value, tensor: ParallelTensor) -> Value:

@@ -89,7 +89,7 @@ class PieceRows:
     def __init__(self, pieces: OperatorPieces, durations: DurationRows) -> None:
         self._pieces, self._durations = pieces, durations
         self._rows, self._operands = numbers(8), numbers(5)
-        self._results, self._seconds = numbers(3), seconds(3)
+        self._results, self._seconds = numbers(4), seconds(3)
         self._outputs = frozenset(pieces.outputs)
         self.every: list[OperatorPiece] = []
         """The pieces by row."""
@@ -102,7 +102,7 @@ class PieceRows:
             for position, wanted in enumerate(piece.operands)
         ]
         made = zip(self._pieces.makes[number], piece.results, piece.outer, strict=True)
-        results = [(value, slot, self._left_in(value, outer)) for value, slot, outer in made]
+        results = [(value, slot, self._left_in(value, outer), outer) for value, slot, outer in made]
         lists = (self._operands.count, len(operands), self._results.count, len(results))
         durations = (row[piece.forward], row[piece.backward], row[piece.late])
         self._rows.extend([(*lists, *durations, piece.passes)], 1)
@@ -183,16 +183,13 @@ class TableRows:
         self._tables: Tables | None = None
         """All tables, unless a row was added since."""
 
-    def numbers(self, pieces: Sequence[OperatorPiece]) -> list[int]:
-        """The rows of the pieces of all operators."""
-        rows, found = self._rows, list[int]()
-        for number, piece in enumerate(pieces):
-            row = rows.get(piece)
-            if row is None:
-                row = rows[piece] = self.pieces.add(number, piece)
-                self._tables = None
-            found.append(row)
-        return found
+    def row(self, number: int, piece: OperatorPiece) -> int:
+        """The row of the piece of an operator."""
+        row = self._rows.get(piece)
+        if row is None:
+            row = self._rows[piece] = self.pieces.add(number, piece)
+            self._tables = None
+        return row
 
     def add_move(self, source: int, target: int) -> None:
         """Price the resharding between two slots."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 from support.plans.by_hand import plan_with
 from support.runs.commands import run_here
@@ -16,7 +14,8 @@ from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.space.mapping import OperatorMapping
-from search.refine.moves import Moves
+from search.refine.mappings import NumberedMappings
+from search.refine.moves import Mappings, Moves
 from substitutions.rules.store import load_library
 
 pytestmark = pytest.mark.distributed
@@ -43,8 +42,9 @@ def test_training_on_any_devices_agrees_with_one_process(kind, tmp_path):
         for node in graph.operators[:4]:
             mappings[node] = OperatorMapping.packed(0, [(0, 3)])
     else:
-        moves = Moves(graph, chooser.spaces, 4, Random(kind))
-        mappings = dict.fromkeys(graph.operators, OperatorMapping(0))
+        seed = int(kind.removeprefix("seed "))
+        moves = Moves(graph, chooser.spaces, 4, NumberedMappings(), seed)
+        mappings: Mappings = dict.fromkeys(graph.operators, OperatorMapping(0))
         for _ in range(20):
             mappings = moves.moved(mappings)
     cut = Builder(chooser.spaces).cut(Choice(graph, {}, 0.0, mappings=mappings))

@@ -44,7 +44,7 @@ RESHARDING = -1
 # The places of counts.
 STEPS, WEIGHTS, HOMES, TIME, MISSING, FIRST, SECOND = range(7)
 # What is missing in the tables, if anything.
-MOVE, SHARED = 1, 2
+MOVE, SHARED, CUT = 1, 2, 3
 
 
 # The columns of steps.

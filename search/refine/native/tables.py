@@ -11,6 +11,7 @@ section 6.4).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -60,12 +61,16 @@ class GrowingHashTable:
 
     def add(self, key: int, first: int, second: int) -> None:
         """Add a key that is not in the table."""
-        if 2 * self._count >= len(self.table):
+        self._count += 1
+        self.make_room(self._count)
+        self.table[place_of(self.table, key)] = key, first, second
+
+    def make_room(self, count: int) -> None:
+        """Make room for so many keys in all."""
+        while 2 * count > len(self.table):
             bigger = np.full((2 * len(self.table), 3), ABSENT)
             _move_over(self.table, bigger)
             self.table = bigger
-        self.table[place_of(self.table, key)] = key, first, second
-        self._count += 1
 
 
 T = TypeVar("T", bound=np.generic)
@@ -102,6 +107,13 @@ def seconds(*width: int) -> Column[np.float64]:
     return Column(np.zeros((0, *width), np.float64))
 
 
+def numbered_lists(lists: Sequence[Sequence[int]]) -> tuple[Numbers, Numbers]:
+    """Lists one after the other: the place at which each begins, with the end of all; and their
+    numbers."""
+    every = [number for own in lists for number in own]
+    return np.cumsum([0, *map(len, lists)]), np.array(every, np.int64)
+
+
 class Durations(NamedTuple):
     """Durations (``search.cost.cost.Duration``). The first one is NOTHING."""
 
@@ -134,8 +146,8 @@ class Pieces(NamedTuple):
     """[operands, 5]: the value; the slot in which it is wanted; for a leaf, the slot in which it is
     stored, else ABSENT; whether it is an input; whether it is differentiated."""
     results: Numbers
-    """[results, 3]: the value; its slot; the slot in which it is left as an output of the graph, or
-    ABSENT if it is left as it is made."""
+    """[results, 4]: the value; its slot; the slot in which it is left as an output of the graph, or
+    ABSENT if it is left as it is made; and the number of the value as it is read."""
     seconds: Seconds
     """[pieces, 3]: seconds forward, backward without the late part, and of the late part."""
 
@@ -143,7 +155,7 @@ class Pieces(NamedTuple):
 # The columns of pieces, of their operands and of their results.
 FIRST_OPERAND, OPERANDS, FIRST_RESULT, RESULTS, FORWARD, BACKWARD, LATE, PASSES = range(8)
 VALUE, SLOT, HOME, IS_INPUT, IS_DIFFERENTIATED = range(5)
-LEFT = 2
+LEFT, OUTER = 2, 3
 
 
 class Slots(NamedTuple):

@@ -75,12 +75,12 @@ def test_a_lane_whose_process_died_runs_here(chooser, monkeypatch):
 
 
 def test_an_interrupt_keeps_the_best_states_of_all_lanes(chooser):
-    """The first lane is interrupted after some thousand states, and so is the second beside it.
+    """The first lane is interrupted after some hundred states, and so is the second beside it.
     The third comes after the second, and has not begun."""
     own, parent, asked = lanes_of(chooser), os.getpid(), count()
 
     def interrupted() -> bool:
-        if os.getpid() == parent and next(asked) > 2000:
+        if os.getpid() == parent and next(asked) > 40:
             raise KeyboardInterrupt
         return False
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.cases import examples
 
 from search.cost.native.compiled import FOLDER, SOURCES, cache_folder, compiled
-from search.refine.compile import compile_simulation
+from search.refine.compile import compile_annealing
 from search.refine.native import tables
 from search.refine.native.tables import ABSENT, GrowingHashTable, numbers, pair, place_of
 
@@ -21,7 +21,11 @@ from search.refine.native.tables import ABSENT, GrowingHashTable, numbers, pair,
 def test_no_place_beyond_an_array_is_touched():
     """Machine code checks no bounds, but Python does: the tests of plans and messages pass in
     Python too."""
-    tests = "tests/search/refine/test_delta.py", "tests/search/cost/test_messages.py"
+    tests = (
+        "tests/search/refine/test_delta.py",
+        "tests/search/refine/test_moves.py",
+        "tests/search/cost/test_messages.py",
+    )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"]
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(
@@ -45,8 +49,8 @@ def test_code_of_other_sources_is_not_loaded(tmp_path):
     assert FOLDER in Path(statistics.stats.cache_path).parents
 
 
-def test_compiling_simulates_a_plan():
-    assert compile_simulation() > 0
+def test_compiling_anneals_a_plan():
+    assert compile_annealing() > 0
 
 
 @examples(20)

@@ -1,0 +1,83 @@
+"""The numbers of operator mappings, as machine code knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from pcg.memo import Answers
+from search.map.space.mapping import MappedAxis, OperatorMapping
+from search.refine.native.mappings import (
+    AXES,
+    FIRST_AXIS,
+    START,
+    MappingTable,
+    add_axis,
+    begin_draft,
+    has_room,
+    number_of,
+    place_of_mapping,
+)
+from search.refine.native.tables import ABSENT, Numbers
+
+FEW_AXES = 2
+"""The axes for which there is room at first."""
+
+
+class NumberedMappings:
+    """The mappings that occurred, by number."""
+
+    def __init__(self) -> None:
+        self.table = _empty(FEW_AXES, 1024)
+        self._numbers, self._mappings = Answers(self._number), Answers(self._mapping)
+
+    def encoded(self, mappings: Iterable[OperatorMapping]) -> Numbers:
+        """The numbers of mappings."""
+        return np.array([self._numbers[mapping] for mapping in mappings], np.int64)
+
+    def decoded(self, state: Numbers) -> tuple[OperatorMapping, ...]:
+        """The mappings with these numbers."""
+        return tuple([self._mappings[number] for number in state.tolist()])
+
+    def make_room(self, more: int) -> None:
+        """Make room for so many more mappings."""
+        while not has_room(self.table, more):
+            self._enlarge(self._axes, 2 * len(self.table.rows))
+
+    @property
+    def _axes(self) -> int:
+        """The axes for which a row has room."""
+        return (self.table.rows.shape[1] - FIRST_AXIS) // 3
+
+    def _number(self, mapping: OperatorMapping) -> int:
+        if len(mapping.axes) > self._axes:
+            self._enlarge(len(mapping.axes), len(self.table.rows))
+        self.make_room(1)
+        begin_draft(self.table)
+        for axis in mapping.axes:
+            add_axis(self.table, *axis)
+        return number_of(self.table, mapping.start)
+
+    def _mapping(self, number: int) -> OperatorMapping:
+        row = self.table.rows[number].tolist()
+        ends = range(FIRST_AXIS, FIRST_AXIS + 3 * row[AXES], 3)
+        return OperatorMapping(row[START], tuple(MappedAxis(*row[at : at + 3]) for at in ends))
+
+    def _enlarge(self, axes: int, mappings: int) -> None:
+        old, count = self.table, int(self.table.used[0])
+        self.table = new = _empty(axes, mappings)
+        new.rows[:count, : old.rows.shape[1]] = old.rows[:count]
+        new.used[0] = count
+        for number in range(count):
+            new.numbers[place_of_mapping(new, new.rows[number])] = number
+
+
+def _empty(axes: int, mappings: int) -> MappingTable:
+    width = FIRST_AXIS + 3 * axes
+    return MappingTable(
+        np.zeros((mappings, width), np.int64),
+        np.full(2 * mappings, ABSENT),
+        np.zeros(1, np.int64),
+        np.zeros(width, np.int64),
+    )

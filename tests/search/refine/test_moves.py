@@ -1,0 +1,129 @@
+"""Random changes of plans: what may follow, what does follow, and its function and time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.graphs.behaviour import assert_same
+from support.graphs.strategies import training_graphs
+
+from pcg.graph.graph import Graph, Node
+from pcg.machine import load_machine
+from pcg.placement.schedule import schedule
+from pcg.plan.text import parse_graph
+from search.cost.cost import CostModel
+from search.cost.simulate import simulate
+from search.map.building import Builder
+from search.map.choose.choosing import Choice, Chooser
+from search.map.rules.cuts import Cuts
+from search.map.space.mapping import MappedAxis, OperatorMapping, mapping_of
+from search.map.space.strategies import starts
+from search.refine.delta import DeltaSimulator
+from search.refine.mappings import NumberedMappings
+from search.refine.moves import BROAD, FINE, Mappings, Moves, Shares
+from substitutions.rules.store import Library, load_library
+
+TOWERS = """
+x = input[64, 1024]
+a = weight[1024, 1024]
+b = weight[1024, 1024]
+c = weight[1024, 1024]
+d = weight[1024, 512]
+left = relu(matmul(relu(matmul(relu(matmul(x, a)), b)), c))
+return mean_loss(concat(left, relu(matmul(x, d)), axis=1))
+"""
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load_library()
+
+
+def chooser_of(graph: Graph, library: Library, devices: int = 5) -> Chooser:
+    cost = CostModel(load_machine("dgx-a100").with_devices(devices))
+    return Chooser.on(cost, Cuts.of_rules(library.concrete(graph)))
+
+
+def moves_of(graph: Graph, library: Library) -> Moves:
+    return Moves(graph, chooser_of(graph, library).spaces, 5, NumberedMappings())
+
+
+@given(training_graphs(cut=False), st.integers(0, 99), st.sampled_from([3, 5, 8]))
+def test_moves_keep_the_function_and_price_it_as_its_plan(library, graph, seed, devices):
+    chooser = chooser_of(graph, library, devices)
+    builder = Builder(chooser.spaces)
+    delta = DeltaSimulator.of(graph, builder, chooser.pricing.cost)
+    moves = Moves(graph, chooser.spaces, devices, delta.states.mappings, seed)
+    mappings: Mappings = dict.fromkeys(graph.operators, OperatorMapping(devices - 1))
+    for shares in (BROAD, FINE) * 3:
+        mappings = moves.moved(moves.apart(mappings) or mappings, shares)
+    choice = Choice(graph, {}, 0.0, mappings=mappings)
+    cut = builder.cut(choice)
+    assert_same(graph, cut.graph)
+    for view in cut.views.values():
+        assert view.is_injective
+        assert 0 <= min(view.devices) <= max(view.devices) < devices
+    steps = schedule(cut.graph, cut.views)
+    assert delta.seconds(choice) == simulate(steps, chooser.pricing.cost).step_seconds
+
+
+def test_every_strategy_can_be_drawn(library):
+    """A change of one operator leads to each of its strategies, from any first device."""
+    graph = parse_graph("x = input[8, 12]\nw = weight[12, 4]\nreturn mean_loss(matmul(x, w))")
+    chooser = chooser_of(graph, library, 4)
+    moves = Moves(graph, chooser.spaces, 4, NumberedMappings())
+    now: Mappings = dict.fromkeys(graph.operators, OperatorMapping(0))
+    mesh, product = chooser.mesh, graph.operators[0]
+    seen = {moves.moved(now, Shares(*[1.0] * 6))[product] for _ in range(20_000)}
+    rows = chooser.spaces.of(product).strategies.tolist()
+    for row in rows:
+        first = mapping_of(tuple(row), 0, tuple(mesh.primes), tuple(mesh.strides))
+        wanted = {as_drawn(first.moved(start)) for start in starts(row, mesh)}
+        assert wanted <= {as_drawn(mapping) for mapping in seen}, row
+
+
+def as_drawn(mapping: OperatorMapping) -> OperatorMapping:
+    """The mapping with neighbouring axes along one place as one axis."""
+    axes: list[MappedAxis] = []
+    for axis in mapping.axes:
+        if axes and axes[-1].place == axis.place:
+            axis = axis._replace(degree=axis.degree * axes.pop().degree)
+        axes.append(axis)
+    return OperatorMapping(mapping.start, tuple(axes))
+
+
+def test_branches_are_laid_out_on_devices_of_their_own(library):
+    graph = parse_graph(TOWERS)
+    moves = moves_of(graph, library)
+    together = dict.fromkeys(graph.operators, OperatorMapping(0))
+    products = [node for node in graph.operators if node.name == "matmul"]
+    short = next(node for node in products if node.types[0].shape == (64, 512))
+    for _ in range(8):
+        apart = moves.apart(together)
+        assert apart is not None
+        devices = {node: set(range(apart[node].start, apart[node].last + 1)) for node in products}
+        assert all(devices[short].isdisjoint(devices[n]) for n in products if n is not short)
+
+
+def test_operators_that_share_devices_move_together_or_change_places(library):
+    """Changes of one operator at a time lead through states with more moves of tensors."""
+    graph = parse_graph(TOWERS)
+    moves = moves_of(graph, library)
+    short = next(n for n in graph.operators if n.types[0].shape == (64, 512))
+    tower = {short, *graph.users[short]}
+
+    def apart(of_tower: int, of_others: int) -> dict[Node, OperatorMapping]:
+        starts = {node: of_tower if node in tower else of_others for node in graph.operators}
+        return {node: OperatorMapping(start) for node, start in starts.items()}
+
+    now = apart(3, 0)
+    seen = {tuple(moves.moved(now).values()) for _ in range(2000)}
+    for state in (apart(0, 3), *(apart(device, 0) for device in (0, 1, 2, 4))):
+        assert tuple(state.values()) in seen
+
+
+def test_a_chain_has_no_branches_to_lay_out(library):
+    graph = parse_graph("x = input[8, 8]\nw = weight[8, 8]\nreturn mean_loss(relu(matmul(x, w)))")
+    moves = moves_of(graph, library)
+    assert moves.apart(dict.fromkeys(graph.operators, OperatorMapping(0))) is None
