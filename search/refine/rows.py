@@ -14,6 +14,8 @@ import numpy as np
 from pcg.memo import Answers
 from pcg.placement.transfer import Groups
 from search.cost.cost import NOTHING, Duration
+from search.refine.native import listing
+from search.refine.native.listing import UNKNOWN
 from search.refine.native.tables import (
     ABSENT,
     BITS,
@@ -47,7 +49,8 @@ class DurationRows:
         """The durations by row."""
         self.row = Answers(self._add)
         """The row of a duration."""
-        assert self.row[NOTHING] == 0
+        unknown = Duration(NOTHING.groups, NOTHING.seconds)
+        assert [self.row[duration] for duration in (NOTHING, unknown)] == [listing.NOTHING, UNKNOWN]
 
     def _add(self, duration: Duration) -> int:
         groups, members = duration.groups.tolist(), duration.groups.shape[1]

@@ -117,11 +117,10 @@ def issue(steps: int, reads: int, weights: int) -> Issue:
 
 
 @compiled
-def issue_tasks(tables: Tables, made: Listing, issued: Issue) -> bool:
-    """List the tasks of a plan whose steps are listed. False if the seconds of an exchange are
-    missing."""
-    if not _fill_buckets(tables.slots, tables.shared, made, issued):
-        return False
+def issue_tasks(tables: Tables, made: Listing, issued: Issue) -> None:
+    """List the tasks of a plan whose steps are listed. Where the seconds of an exchange are not
+    known, it is noted as missing, and has no task."""
+    _fill_buckets(tables.slots, tables.shared, made, issued)
     count, steps = issued.counts, made.steps
     count[TASKS] = count[DEPENDENCIES] = count[DONE] = 0
     _find_users(made, issued)
@@ -145,7 +144,6 @@ def issue_tasks(tables: Tables, made: Listing, issued: Issue) -> bool:
         update = tables.slots.rows[made.homes[1, issued.done[at]], UPDATE]
         task = _add(issued, update, COMPUTE, row[SENT_BEGIN])
         issued.tasks[task, END] = row[SENT_END]
-    return True
 
 
 @compiled
@@ -266,9 +264,8 @@ def _send(issued: Issue, head: int, begin: int, end: int) -> None:
 
 
 @compiled
-def _fill_buckets(slots: Slots, shared: HashTable, made: Listing, issued: Issue) -> bool:
-    """Fill the buckets of gradients, and find the seconds of exchanges. False if those of one are
-    missing."""
+def _fill_buckets(slots: Slots, shared: HashTable, made: Listing, issued: Issue) -> None:
+    """Fill the buckets of gradients, and find the seconds of exchanges."""
     _find_adders(made, issued)
     weights, order, count = issued.weights, issued.done, 0
     issued.counts[BUCKETS] = 0
@@ -294,9 +291,9 @@ def _fill_buckets(slots: Slots, shared: HashTable, made: Listing, issued: Issue)
         place = place_of(shared, key)
         if shared[place, 0] != key:
             made.counts[MISSING], made.counts[FIRST], made.counts[SECOND] = SHARED, slot, together
-            return False
-        weights[weight, EXCHANGE] = shared[place, 1]
-    return True
+            weights[weight, EXCHANGE] = NOTHING
+        else:
+            weights[weight, EXCHANGE] = shared[place, 1]
 
 
 @compiled

@@ -38,6 +38,8 @@ from search.refine.native.tables import (
 
 NOTHING = 0
 """The number of the duration that takes no time on no device."""
+UNKNOWN = 1
+"""The same, where a resharding is not priced yet."""
 RESHARDING = -1
 """The piece of a step that is a resharding."""
 
@@ -60,7 +62,8 @@ class Listing(NamedTuple):
 
     counts: Numbers
     """The steps, the weights in order of reading, and the trained weights; the number of the plan,
-    by which entries about slots are told from older ones; what is missing, as two numbers."""
+    by which entries about slots are told from older ones; what is missing, if anything, and the
+    two numbers that name it."""
     steps: Numbers
     """[steps, 7]: the piece, or RESHARDING; the durations forward and backward; the first of its
     operands, results, and steps that it reads; the first weight to whose gradient it adds."""
@@ -109,7 +112,9 @@ def listing(operators: int, values: int, operands: int, results: int, slots: int
 
 @compiled
 def list_steps(tables: Tables, pieces: Numbers, made: Listing) -> bool:
-    """List the steps of a plan. False if the seconds of a resharding are missing."""
+    """List the steps of a plan. Where a resharding is not priced, it is noted as missing, and its
+    duration is UNKNOWN. False if it is of a weight: whether that moves at all decides the order of
+    exchanges."""
     count, rows, operands = made.counts, tables.pieces.rows, tables.pieces.operands
     count[STEPS] = count[WEIGHTS] = count[MISSING] = 0
     count[TIME] += 1
@@ -155,8 +160,8 @@ def leave_outputs(tables: Tables, pieces: Numbers, made: Listing, outputs: Numbe
 
 @compiled
 def _fetched(is_weight: Numbers, moves: Numbers, made: Listing, wanted: Numbers) -> int:
-    """The slot of an operand. Adds a resharding if one is needed. ABSENT if its seconds are
-    missing. ``wanted``: its row (``Pieces.operands``)."""
+    """The slot of an operand. Adds a resharding if one is needed or may be. ABSENT if it is of a
+    weight and not priced. ``wanted``: its row (``Pieces.operands``)."""
     count, slots, values = made.counts, made.slots, made.values
     value, slot, home = wanted[VALUE], wanted[SLOT], wanted[HOME]
     if home == ABSENT:
@@ -175,15 +180,18 @@ def _fetched(is_weight: Numbers, moves: Numbers, made: Listing, wanted: Numbers)
         return start
     key = pair(start, slot)
     place = place_of(moves, key)
+    ahead, back = moves[place, 1], moves[place, 2]
     if moves[place, 0] != key:
+        ahead = back = UNKNOWN
         count[MISSING], count[FIRST], count[SECOND] = MOVE, start, slot
-        return ABSENT
-    if moves[place, 1] == ABSENT:
+        if is_weight[value]:
+            return ABSENT
+    if ahead == ABSENT:
         return start
     if slots[slot, MADE] != count[TIME]:
         slots[slot, MADE] = count[TIME]
         row = made.steps[count[STEPS]]
-        row[PIECE], row[AHEAD], row[BACK] = RESHARDING, moves[place, 1], moves[place, 2]
+        row[PIECE], row[AHEAD], row[BACK] = RESHARDING, ahead, back
         made.operands[row[OPERAND]] = start
         made.results[row[RESULT]] = slot
         _end_step(made, 1, 1)

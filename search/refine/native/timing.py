@@ -30,11 +30,8 @@ from search.refine.native.issue import (
     issue_tasks,
 )
 from search.refine.native.listing import (
-    FIRST,
     MISSING,
-    MOVE,
     NOTHING,
-    SECOND,
     Listing,
     leave_outputs,
     list_gradients,
@@ -82,14 +79,11 @@ def plan_clocks(tasks: int, devices: int) -> PlanClocks:
 
 
 @compiled
-def is_path_longer(
-    tables: Tables, pieces: Numbers, limit: float, missing: Numbers, times: Seconds
-) -> bool:
+def is_path_longer(tables: Tables, pieces: Numbers, limit: float, times: Seconds) -> bool:
     """Whether a path of operators, forward and backward, takes ``limit`` seconds or longer. Where a
-    resharding is not priced, it counts nothing and is noted as missing (``Listing.counts``)."""
+    resharding is not priced, it counts nothing."""
     rows, seconds, edge = tables.pieces.rows, tables.pieces.seconds, tables.shape.edge
     edges, moves = tables.shape.edges, tables.moves
-    missing[MISSING] = 0
     _find_after(rows, seconds, edge, edges, pieces, times)
     for number in range(len(pieces)):
         piece = pieces[number]
@@ -104,10 +98,7 @@ def is_path_longer(
             if made_in != wanted:
                 key = pair(made_in, wanted)
                 place = place_of(moves, key)
-                if moves[place, 0] != key:
-                    if not missing[MISSING]:
-                        missing[MISSING], missing[FIRST], missing[SECOND] = MOVE, made_in, wanted
-                elif moves[place, 1] != ABSENT:
+                if moves[place, 0] == key and moves[place, 1] != ABSENT:
                     end += tables.durations.shortest[moves[place, 1]]
                     rest += tables.durations.shortest[moves[place, 2]]
             start = max(start, end)
@@ -240,7 +231,8 @@ class Scratch(NamedTuple):
 
 @compiled
 def list_plan(tables: Tables, pieces: Numbers, scratch: Scratch) -> bool:
-    """List the steps of a plan, forward and backward. False if something is missing."""
+    """List the steps of a plan, forward and backward. False if that depends on something that is
+    missing."""
     made = scratch.made
     if not list_steps(tables, pieces, made):
         return False
@@ -254,14 +246,17 @@ def list_plan(tables: Tables, pieces: Numbers, scratch: Scratch) -> bool:
 @compiled
 def plan_seconds(tables: Tables, pieces: Numbers, limit: float, scratch: Scratch) -> float:
     """Seconds of a step of a plan; inf if they are no less than ``limit``, and ABSENT if something
-    is missing in the tables. ``pieces``: the number of that of each operator."""
+    is missing in the tables. ``pieces``: the number of that of each operator.
+
+    What is missing counts nothing at first. The order of tasks does not depend on it, so it can
+    only make the step longer, and need not be priced if the step takes too long without it."""
     made, issued, clock, _ = scratch
     if limit < inf:
         most = limit * (1.0 + ROUNDING)
-        if is_path_longer(tables, pieces, most, made.counts, clock.times):
+        if is_path_longer(tables, pieces, most, clock.times):
             return inf
-        if made.counts[MISSING]:
-            return ABSENT
-    if not list_plan(tables, pieces, scratch) or not issue_tasks(tables, made, issued):
+    if not list_plan(tables, pieces, scratch):
         return ABSENT
-    return simulated(tables.durations, issued, limit, clock)
+    issue_tasks(tables, made, issued)
+    seconds = simulated(tables.durations, issued, limit, clock)
+    return ABSENT if made.counts[MISSING] and seconds < limit else seconds

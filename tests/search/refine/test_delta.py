@@ -163,7 +163,7 @@ def has_longer_path(delta: DeltaSimulator, state: Numbers, limit: float) -> bool
     """Whether a path of operators takes so long, in a state that was simulated."""
     given, states, room = delta.tables()
     find_pieces(given, states, state, room.made.counts)
-    return is_path_longer(given, states.pieces, limit, room.made.counts, room.clock.times)
+    return is_path_longer(given, states.pieces, limit, room.clock.times)
 
 
 @given(training_graphs(cut=False), st.sampled_from(MACHINES), st.integers(0, 99))
