@@ -179,6 +179,16 @@ def relocated(layout: Layout, devices: tuple[int, ...]) -> Layout | None:
     return Layout(layout.type, tuple(zip(devices, pieces, strict=True)))
 
 
+@lru_cache(maxsize=_MOST_LAYOUTS)
+def moved_by(layout: Layout, by: int) -> Layout:
+    """Return the layout on devices whose numbers are higher by ``by``, which may be negative. Equal
+    layouts become one object."""
+    if not by:
+        return layout
+    made = Layout(layout.type, tuple((device + by, piece) for device, piece in layout.pieces))
+    return _interned.setdefault(made, made)
+
+
 _interned: dict[Layout, Layout] = {}
 
 LayoutOf = Callable[[Node, int, MachineView], Layout]

@@ -30,6 +30,7 @@ from pcg.placement.schedule import Schedule
 from pcg.plan.training import Training
 from search.choices import THRESHOLD, IndexRole, Mode, Recompute
 from search.cost.cost import SGD, CostModel
+from search.cost.derivation import Derivation
 from search.cost.efficiency import Speed
 from search.cost.planned import InterruptedWithPlan, NoFasterPlan, NoPlanInTime, Planned, Stop
 from search.cost.progress import OutOfTime, Phases, Teller, now
@@ -45,7 +46,7 @@ from search.plan.fewer_devices import PartOfMachine, fewer, of_each_kind
 from search.plan.finish import does_not_fit
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
-from search.plan.refining import move_once, refine
+from search.plan.refining import Rewriting, move_once, refine
 from search.plan.tight import refine_to_fit
 from search.refine.overlap import Trial
 from search.refine.tried import SimulatedChoice
@@ -153,7 +154,8 @@ class MeshPlanner:
                     if not search.is_far_behind:
                         move_once(search, self._tries.allowed)
                     if not self._short.more and self.dimensions is None:
-                        refine(graph, search, self.machine, self.teller)
+                        rewriting = self._rewriting(search)
+                        refine(graph, search, self.machine, self.teller, rewriting)
                         refine_to_fit(graph, search, self.machine, self.teller)
         except OutOfTime:
             return "time"
@@ -342,6 +344,16 @@ class MeshPlanner:
         tries, variant = self._tries, self._variants_of[base.graph]
         given = variant, self.library, base.chooser, limits, tries.allowed
         return rewritten(*given, base.counted(tries.fitting(base, EVERY).mask))
+
+    def _rewriting(self, search: SearchState) -> Rewriting | None:
+        """How a refined graph is rewritten; None if the mode has no such rewrites."""
+        if self.mode is not Mode.JOINT:
+            return None
+
+        def trial_of(graph: Graph, derivation: Derivation, before: PricedTrial) -> PricedTrial:
+            return self._trial(Variant(graph, derivation), before.chooser.pricing.cost, search)
+
+        return Rewriting(self.library.concrete, trial_of)
 
     def _limits(self, search: SearchState) -> Limits:
         return Limits(self.threshold, is_over=lambda: self._phases.is_over, tell=search.surveyed)

@@ -8,21 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.readings.work import gradient_nodes
+from search.cost.derivation import Derivation
 from search.cost.progress import Teller
 from search.map.building import Builder
 from search.map.choose.choosing import Choice
 from search.map.choose.spaces import Spaces
-from search.map.space.allow import Allowed
+from search.map.space.allow import Allowed, everything
 from search.map.space.mapping import MappedAxis, OperatorMapping
 from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
+from search.plan.rewriting import RefinedRewriter
 from search.refine.annealing import NEARBY, WIDELY, WORK, Stages
 from search.refine.lanes import Lane, run_lanes
 from search.refine.tried import Tried
 from search.substitute.rewrites import is_large
+from substitutions.rules.concrete.rooted import RootedRules
 
 MOST_OPERATORS = 64
 """The most operators of a graph that is refined. In a larger one, too few states of each operator
@@ -52,11 +56,26 @@ NEAR = 1.5
 one. The model's own graph may have been tried on fewer numbers of devices."""
 
 
+class Rewriting(NamedTuple):
+    """How graphs are rewritten: the rules that match a graph, and the trial of one that a
+    derivation led to."""
+
+    rules_of: Callable[[Graph], RootedRules]
+    trial_of: Callable[[Graph, Derivation, PricedTrial], PricedTrial]
+    """The last argument is the trial of the graph before."""
+
+
 def refine(
-    model: Graph, search: SearchState, machine: Machine, teller: Teller, work: int | None = None
+    model: Graph,
+    search: SearchState,
+    machine: Machine,
+    teller: Teller,
+    rewriting: Rewriting | None,
+    work: int | None = None,
 ) -> None:
     """Refine the fastest plans of a few graphs, with each operator on any devices, and price the
-    results. The search is first wide for each graph, then near the fastest result. It is left out
+    results. The search is first wide for each graph. Then the graph of the fastest result is
+    rewritten, unless ``rewriting`` is None, and the search is near its plan. It is left out
     where it cannot gain or is not known to be worth its time: for chains on devices of one kind
     unless they are tiny, for many operators or devices, and for plans that take hardly longer than
     their work."""
@@ -79,8 +98,31 @@ def refine(
     fitting = (pair for pair in refined if any(plan.fits for plan in pair[1].judged))
     fastest = min(fitting, key=lambda pair: pair[1].seconds, default=None)
     if fastest is not None:
+        if rewriting is not None:
+            teller.works_on("rewriting as refined", "refine")
+            fastest = _rewritten(*fastest, rewriting, work)
         whole, tried = fastest
         _annealed([(whole, tried.choice)], work, NEARBY)
+
+
+def _rewritten(
+    whole: PricedTrial, tried: Tried[PricedPlans], rewriting: Rewriting, work: int
+) -> tuple[PricedTrial, Tried[PricedPlans]]:
+    """The plan after rewrites of its graph that make it faster. It is priced even after an
+    interrupt."""
+    given = whole, tried.choice, tried.seconds, rewriting.rules_of, work
+    rewriter = RefinedRewriter(*given)
+    try:
+        whole.phases.timed("refining", rewriter.improve)
+    finally:
+        if rewriter.choice.graph != whole.graph:
+            with whole.phases.later():
+                graph, derivation = rewriter.choice.graph, rewriter.derivation
+                whole = rewriting.trial_of(graph, derivation, whole)
+                base = whole.counted(everything)
+                choice = replace(base, mappings=rewriter.choice.mappings)
+                tried = whole.tried_choice(choice)
+    return whole, tried
 
 
 def _annealed(

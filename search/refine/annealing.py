@@ -16,13 +16,14 @@ states together. The same seed gives the same plan. A heuristic: no proof says w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from pcg.graph.graph import Node
 from search.map.choose.choosing import Choice, Chooser
 from search.map.space.mapping import OperatorMapping
 from search.refine.delta import DeltaSimulator
@@ -103,12 +104,16 @@ class Annealer:
     seed: int = 0
     price: Price | None = None
     """By default the seconds of a step by delta simulation."""
+    begins: Sequence[Node] = ()
+    """The operators at which changes begin; by default all."""
 
     def __post_init__(self) -> None:
         self._graph, self._known = self.delta.pieces.graph, self.delta.states.mappings
         self._devices = self.chooser.pricing.cost.machine.devices
         given = self._graph, self.chooser.spaces, self._devices, self._known, self.seed
         self._moves = Moves(*given)
+        if self.begins:
+            self._moves.begin_at(self.begins)
         self._walk = walk(len(self._graph.operators), is_asked=self.price is not None)
         self._asked: dict[bytes, tuple[float, bool]] = {}
         """Seconds of states by ``price``: a lower bound, or exact (True). A fifth of all states
@@ -156,6 +161,8 @@ class Annealer:
         state, seconds = best
         if state is not None:
             self._enter(self._known.encoded(state), seconds)
+        else:
+            self._walk.seconds[BEST] = min(seconds, self._walk.seconds[BEST])
 
     def so_far(self, choice: Choice) -> Choice:
         """The best choice that was found until now, also by an annealing that was interrupted.

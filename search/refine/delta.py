@@ -28,6 +28,7 @@ from search.cost.cost import NOTHING, CostModel
 from search.cost.tasks import ProgramStep, TaskProgram, trained_weights
 from search.map.building import Builder
 from search.map.choose.choosing import Choice
+from search.map.rules.templates import CutTemplates
 from search.map.space.mapping import OperatorMapping
 from search.refine.native.issue import issue
 from search.refine.native.listing import (
@@ -75,9 +76,12 @@ class DeltaSimulator:
         self.states = StateRows(self.pieces, self._rows)
 
     @staticmethod
-    def of(graph: Graph, builder: Builder, cost: CostModel) -> DeltaSimulator:
-        """A simulator for the plans that a builder makes of a graph."""
-        return DeltaSimulator(OperatorPieces(graph, builder, cost))
+    def of(
+        graph: Graph, builder: Builder, cost: CostModel, templates: CutTemplates | None = None
+    ) -> DeltaSimulator:
+        """A simulator for the plans that a builder makes of a graph. ``templates``: those of
+        operators that were cut before; new ones are added."""
+        return DeltaSimulator(OperatorPieces(graph, builder, cost, templates or CutTemplates()))
 
     def takes_less(self, choice: Choice, limit: float) -> bool | None:
         """Whether a step of the plan of a choice takes less than ``limit`` seconds. None if this

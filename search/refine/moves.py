@@ -60,6 +60,11 @@ class Moves:
         self.known, self._nodes = known, graph.operators
         self.tables = _tables(graph, spaces, devices, seed)
 
+    def begin_at(self, nodes: Iterable[Node]) -> None:
+        """From now on, changes begin at one of these operators."""
+        drawn = [self._nodes.index(node) for node in nodes]
+        self.tables = self.tables._replace(drawn=np.array(drawn, np.int64))
+
     def make_room(self) -> None:
         """Make room for the mappings of one more change, which are at most one for each operator
         and one more."""
@@ -110,6 +115,7 @@ def _tables(graph: Graph, spaces: Spaces, devices: int, seed: int) -> MoveTables
         *numbered_lists(_members(regions, numbers)),
         np.cumsum([0, *map(len, sides)]),
         *numbered_lists(_members(branches, numbers)),
+        np.arange(len(nodes)),
         _random(seed),
         np.zeros(len(nodes), np.int64),
         np.zeros(len(nodes), np.int64),

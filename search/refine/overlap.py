@@ -103,7 +103,8 @@ class Trial(Generic[Judged]):
         return self.builder.cut(choice, before, self._cut)
 
     @cached_property
-    def _delta(self) -> DeltaSimulator:
+    def delta(self) -> DeltaSimulator:
+        """The simulator of the plans of the graph."""
         return DeltaSimulator.of(self.graph, self.builder, self.chooser.pricing.cost)
 
     def first(self, price: float, allowed: Allowed) -> list[Tried[Judged]]:
@@ -281,13 +282,13 @@ class Trial(Generic[Judged]):
         return self._faster.get((_key(choice), limit), lambda: self._takes_less(choice, limit))
 
     def _takes_less(self, choice: Choice, limit: float) -> bool:
-        less = self.phases.timed("polishing", lambda: self._delta.takes_less(choice, limit))
+        less = self.phases.timed("polishing", lambda: self.delta.takes_less(choice, limit))
         return self._made(choice).seconds < limit if less is None else less
 
     def annealer(self, most: int, seed: int = 0, price: Price | None = None) -> Annealer:
         """An annealing of the graph over any devices of the machine. ``most``: the most operators
         of all states that are tried, added up; ``price``: that of a state."""
-        given = self.chooser, self._delta, lambda: self.phases.is_over, most, seed
+        given = self.chooser, self.delta, lambda: self.phases.is_over, most, seed
         return Annealer(*given, price=price)
 
     def refined(

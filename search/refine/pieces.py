@@ -22,10 +22,15 @@ from typing import NamedTuple
 
 from pcg.graph.graph import Graph, Leaf, Node, Value
 from pcg.memo import Answers
-from pcg.placement.layout import Layout, default_layout, operand_layout, output_layout
+from pcg.placement.layout import (
+    Layout,
+    default_layout,
+    moved_by,
+    operand_layout,
+    output_layout,
+)
 from pcg.placement.schedule import home, trace
 from pcg.placement.transfer import transfer
-from pcg.placement.view import MachineView
 from pcg.readings.differentiated import differentiated
 from pcg.readings.kernels import kernel_uses
 from pcg.readings.work import gradient_nodes
@@ -87,6 +92,17 @@ class _CutOperator(NamedTuple):
     """See ``OperatorPiece``."""
 
 
+class _PlacedOperator(NamedTuple):
+    """An operator that was cut, on some devices. On others of the same kinds, as far apart from
+    each other, it differs by the numbers of the devices alone."""
+
+    start: int
+    operands: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+    durations: tuple[Duration, Duration, Duration]
+    """Forward, backward, and late: see ``OperatorPiece``."""
+
+
 _CutKey = tuple[int, tuple[tuple[int, int], ...], tuple[int, ...]]
 """The number of an operator, its cuts (``OperatorMapping.cuts``), and the numbers of its operands
 as they are read."""
@@ -102,6 +118,8 @@ class OperatorPieces:
     graph: Graph
     builder: Builder
     cost: CostModel
+    templates: CutTemplates = field(default_factory=CutTemplates)
+    """Those of the operators that were cut before. Graphs with the same spaces may share them."""
     nodes: tuple[Node, ...] = field(init=False)
     """The operators, in order."""
     makes: tuple[tuple[int, ...], ...] = field(init=False)
@@ -152,8 +170,10 @@ class OperatorPieces:
         self.moves = Answers(self._move)
         """Seconds of moving a tensor from one slot to another, and its gradient back; None if
         nothing moves."""
-        self._known = Answers(self._made)
-        self._cuts, self._templates = Answers(self._cut), CutTemplates()
+        self._known, self._kinds = Answers(self._made), Answers(self._kinds_between)
+        self._placed: dict[object, _PlacedOperator] = {}
+        self._moved = Answers(_moved)
+        self._cuts = Answers(self._cut)
         self._wanting = gradient_nodes(graph)
         self._uses = kernel_uses(graph, compiled=self.cost.training.compiled)
         self._needs = self._passed()
@@ -205,6 +225,28 @@ class OperatorPieces:
         cut = self._cuts[number, mapping.cuts, operands]
         if cut is None:
             return None
+        alike = number, mapping.axes, operands, self._kinds[mapping.start, mapping.last]
+        placed = self._placed.get(alike)
+        if placed is None:
+            placed = self._placed[alike] = self._place(number, mapping, cut)
+        node, by = self.nodes[number], mapping.start - placed.start
+        forward, backward, late = (self._moved[whole, by] for whole in placed.durations)
+        return OperatorPiece(
+            cut.outer,
+            tuple([self._wanted(node, cut, placed, i, by) for i in range(len(node.inputs))]),
+            tuple([self._slot(v, moved_by(placed.results[v.port], by)) for v in node.outputs]),
+            forward,
+            backward,
+            self._needs[number] is not None,
+            cut.differentiated,
+            late,
+            forward.shortest,
+            backward.shortest - late.shortest,
+            late.shortest,
+        )
+
+    def _place(self, number: int, mapping: OperatorMapping, cut: _CutOperator) -> _PlacedOperator:
+        """Place an operator that was cut."""
         node, needs, inner = self.nodes[number], self._needs[number], cut.inner
         view = cut.placed.view(mapping)
         wanted, use = needs or frozenset[int](), self._uses[node]
@@ -213,26 +255,26 @@ class OperatorPieces:
             backward = late = NOTHING
         else:
             late = self.cost.late(inner, wanted, use, backward)
-        return OperatorPiece(
-            cut.outer,
-            tuple([self._wanted(node, cut, view, i) for i in range(len(node.inputs))]),
-            tuple([self._slot(v, output_layout(inner, v.port, view)) for v in node.outputs]),
-            forward,
-            backward,
-            needs is not None,
-            cut.differentiated,
-            late,
-            forward.shortest,
-            backward.shortest - late.shortest,
-            late.shortest,
+        return _PlacedOperator(
+            mapping.start,
+            tuple([operand_layout(inner, i, view) for i in range(len(node.inputs))]),
+            tuple([output_layout(inner, v.port, view) for v in node.outputs]),
+            (forward, backward, late),
         )
+
+    def _kinds_between(self, ends: tuple[int, int]) -> tuple[int, ...]:
+        """The kinds of the devices from the first to the last; none if all devices are alike."""
+        machine = self.cost.machine
+        if len(machine.kinds) == 1:
+            return ()
+        return tuple(id(machine.device_at(device)) for device in range(ends[0], ends[1] + 1))
 
     def _cut(self, key: _CutKey) -> _CutOperator | None:
         number, cuts, operands = key
         node, needs = self.nodes[number], self._needs[number]
         reads = tuple(self._outer[operand][0] for operand in operands)
         kind = self.builder.spaces.kind(node), cuts
-        outer, inner, placed = self._templates.cut(
+        outer, inner, placed = self.templates.cut(
             kind, node, reads, lambda alike: self.builder.cut_along(node, alike, cuts)
         )
         made = [trace(value) for value in outer]
@@ -251,10 +293,10 @@ class OperatorPieces:
         )
 
     def _wanted(
-        self, node: Node, cut: _CutOperator, view: MachineView, position: int
+        self, node: Node, cut: _CutOperator, placed: _PlacedOperator, position: int, by: int
     ) -> WantedOperand:
-        """An operand of an operator that was cut, on the devices of a view."""
-        value, layout = node.inputs[position], operand_layout(cut.inner, position, view)
+        """An operand of an operator, on devices whose numbers are ``by`` higher than as placed."""
+        value, layout = node.inputs[position], moved_by(placed.operands[position], by)
         if value.node.is_leaf:
             return self._leaf(value, cut.chains[position], layout)
         return WantedOperand(self._values[value], self._slot(value, layout), None, False)
@@ -287,6 +329,14 @@ class OperatorPieces:
             self.slots.append(key)
             self.is_trained.append(value.node in self._wanting)
         return number
+
+
+def _moved(given: tuple[Duration, int]) -> Duration:
+    """A duration on devices whose numbers are higher by some number."""
+    whole, by = given
+    if whole is NOTHING or not by:
+        return whole
+    return Duration(whole.groups + by, whole.seconds)
 
 
 def _standing_for(value: Value, tensor: ParallelTensor) -> Value:

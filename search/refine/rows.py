@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from pcg.memo import Answers
+from pcg.placement.layout import Piece
 from pcg.placement.transfer import Groups
 from search.cost.cost import NOTHING, Duration
 from search.refine.native import listing
@@ -136,8 +137,9 @@ class SlotRows:
 
     def __init__(self, pieces: OperatorPieces, durations: DurationRows) -> None:
         self._pieces, self._durations, self._cost = pieces, durations, pieces.cost
-        self._rows, self._sum_seconds = numbers(5), seconds()
+        self._rows, self._sum_seconds = numbers(6), seconds()
         self._groups: dict[Groups, int] = {}
+        self._piece_sets: dict[frozenset[tuple[int, Piece]], int] = {}
         self._sums: dict[object, float] = {}
 
     def complete(self) -> None:
@@ -146,7 +148,7 @@ class SlotRows:
         assert len(slots) < 1 << 63 - BITS, f"{len(slots)} slots"
         for number in range(self._rows.count, len(slots)):
             is_weight = slots[number][0].node.is_weight
-            own = self._weight(number) if is_weight else (0, ABSENT, 0, 0)
+            own = self._weight(number) if is_weight else (0, ABSENT, 0, 0, 0)
             self._rows.extend([(trained[number], *own)], 1)
             self._sum_seconds.extend([self._of_sum(number)], 1)
 
@@ -159,14 +161,15 @@ class SlotRows:
             self._sums[key] = self._cost.sums([layout], [2])
         return self._sums[key]
 
-    def _weight(self, number: int) -> tuple[int, int, int, int]:
-        """For a weight: the bytes of a gradient, the number of the groups that exchange it, and the
-        durations of its exchange alone and of its update."""
+    def _weight(self, number: int) -> tuple[int, int, int, int, int]:
+        """For a weight: the bytes of a gradient, the number of the groups that exchange it, the
+        durations of its exchange alone and of its update, and the number of its pieces."""
         layout, row = self._pieces.slots[number][1], self._durations.row
         block, groups = self._cost.gradient_exchange(layout)
         sync, update = self._cost.weight(layout)
         which = self._groups.setdefault(groups, len(self._groups)) if groups else ABSENT
-        return block, which, row[sync], row[update]
+        pieces = self._piece_sets.setdefault(frozenset(layout.pieces), len(self._piece_sets))
+        return block, which, row[sync], row[update], pieces
 
     def table(self) -> Slots:
         return Slots(self._rows.rows, self._sum_seconds.rows)

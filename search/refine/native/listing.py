@@ -26,6 +26,7 @@ from search.refine.native.tables import (
     LEFT,
     OPERANDS,
     PASSES,
+    PIECES,
     RESULTS,
     SLOT,
     VALUE,
@@ -113,8 +114,8 @@ def listing(operators: int, values: int, operands: int, results: int, slots: int
 @compiled
 def list_steps(tables: Tables, pieces: Numbers, made: Listing) -> bool:
     """List the steps of a plan. Where a resharding is not priced, it is noted as missing, and its
-    duration is UNKNOWN. False if it is of a weight: whether that moves at all decides the order of
-    exchanges."""
+    duration is UNKNOWN. False if it is of a weight that may not move at all: that decides the order
+    of exchanges."""
     count, rows, operands = made.counts, tables.pieces.rows, tables.pieces.operands
     count[STEPS] = count[WEIGHTS] = count[MISSING] = 0
     count[TIME] += 1
@@ -127,7 +128,7 @@ def list_steps(tables: Tables, pieces: Numbers, made: Listing) -> bool:
         first, own = rows[piece, FIRST_OPERAND], rows[piece, OPERANDS]
         for at in range(own):
             wanted = operands[first + at]
-            slot = _fetched(tables.shape.is_weight, tables.moves, made, wanted)
+            slot = _fetched(tables, made, wanted)
             if slot == ABSENT:
                 return False
             made.held[at] = slot
@@ -152,17 +153,18 @@ def leave_outputs(tables: Tables, pieces: Numbers, made: Listing, outputs: Numbe
         else:
             made.held[0], made.held[1] = value, output[3]
             made.held[2], made.held[3] = output[4], output[5]
-        outputs[at] = _fetched(tables.shape.is_weight, tables.moves, made, made.held)
+        outputs[at] = _fetched(tables, made, made.held)
         if outputs[at] == ABSENT:
             return False
     return True
 
 
 @compiled
-def _fetched(is_weight: Numbers, moves: Numbers, made: Listing, wanted: Numbers) -> int:
-    """The slot of an operand. Adds a resharding if one is needed or may be. ABSENT if it is of a
-    weight and not priced. ``wanted``: its row (``Pieces.operands``)."""
-    count, slots, values = made.counts, made.slots, made.values
+def _fetched(tables: Tables, made: Listing, wanted: Numbers) -> int:
+    """The slot of an operand. Adds a resharding if one is needed or may be. ABSENT if a weight may
+    not move, and that is not known. ``wanted``: its row (``Pieces.operands``)."""
+    count, slots, values, moves = made.counts, made.slots, made.values, tables.moves
+    is_weight = tables.shape.is_weight
     value, slot, home = wanted[VALUE], wanted[SLOT], wanted[HOME]
     if home == ABSENT:
         start = values[value, PRODUCED]
@@ -184,7 +186,8 @@ def _fetched(is_weight: Numbers, moves: Numbers, made: Listing, wanted: Numbers)
     if moves[place, 0] != key:
         ahead = back = UNKNOWN
         count[MISSING], count[FIRST], count[SECOND] = MOVE, start, slot
-        if is_weight[value]:
+        own = tables.slots.rows
+        if is_weight[value] and own[start, PIECES] == own[slot, PIECES]:
             return ABSENT
     if ahead == ABSENT:
         return start

@@ -32,7 +32,7 @@ def move(
     random = moves.random
     for each in range(len(now)):
         other[each] = now[each]
-    operator = below(random, len(now))
+    operator = moves.drawn[below(random, len(moves.drawn))]
     if fraction(random) < RELOCATED:
         _relocate(moves, table, operator, now, other)
         return

@@ -58,6 +58,8 @@ class MoveTables(NamedTuple):
     branches: Numbers
     """[branches + 1]: the first operator of each branch in ``branched``."""
     branched: Numbers
+    drawn: Numbers
+    """The operators of which one is drawn for each change."""
     random: Numbers
     some: Numbers
     """[operators]: those that change."""

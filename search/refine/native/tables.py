@@ -162,15 +162,15 @@ class Slots(NamedTuple):
     """Values in layouts."""
 
     rows: Numbers
-    """[slots, 5]: whether the value needs a gradient; and for a weight: the bytes of a gradient,
+    """[slots, 6]: whether the value needs a gradient; and for a weight: the bytes of a gradient,
     the number of the groups that exchange it or ABSENT, the duration of that exchange by itself,
-    and that of the update."""
+    that of the update, and the number of its pieces and their devices."""
     sum_seconds: Seconds
     """Seconds of adding one more gradient."""
 
 
 # The columns of slots.
-IS_TRAINED, BLOCK, EXCHANGING, SYNC, UPDATE = range(5)
+IS_TRAINED, BLOCK, EXCHANGING, SYNC, UPDATE, PIECES = range(6)
 
 
 class Shape(NamedTuple):

@@ -1,0 +1,184 @@
+"""Rewrites of a refined plan, one place at a time, with the operators near it mapped anew.
+
+Problem: rewrites are chosen by sums of seconds, for the strategies of a mesh. In a refined plan
+other rewrites pay. Where branches have devices of their own, few kernels count more, and merged
+operators may no longer run side by side.
+
+Method: steepest descent over graphs. Each application of a rule about whole tensors leads to
+another graph. Its operators keep their mappings. A short annealing changes the new operators and
+their neighbours, and a longer one all operators of the graphs that are fastest then. The best one
+is taken if it is faster than before. An application that made a step much slower is not tried
+again.
+
+Complexity: most applications are tried once, with some hundred states. Heuristic: rewrites that pay
+only together are found if each of them costs little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from pcg.graph.graph import Graph, Node, rebuild
+from search.cost.derivation import Applied, Derivation, Scribe
+from search.map.choose.choosing import Choice
+from search.map.choose.spaces import Spaces
+from search.map.space.mapping import MappedAxis, OperatorMapping
+from search.plan.incumbent import PricedTrial
+from search.refine.annealing import Annealer, Stage, Stages
+from search.refine.delta import DeltaSimulator
+from search.refine.lanes import Lane, run_lanes
+from search.refine.moves import FINE, Mappings
+from search.substitute.algebra import Algebra
+from substitutions.rules.concrete.rooted import RootedRules
+
+NEAR_IT: Stages = (Stage(0.005, 0.005, "best", FINE),)
+"""The annealing of new operators and their neighbours."""
+ALL: Stages = (Stage(0.04, 0.01, "best", FINE),)
+"""The annealing of all operators."""
+BEST = 4
+"""The most graphs of a round of which all operators are annealed."""
+PROMISING = 1.003
+"""An application is tried again in the next round if the step took at most this many times as long
+as before."""
+ROUNDS, GROWTH = 6, 1
+"""The most rounds, and the most operators that a graph gains in one."""
+
+_Key = tuple[str, tuple[str, ...]]
+"""An application: the name of its rule, and the ids of the values that it replaces."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Neighbour:
+    """A graph after one application, with the simulator of its plans, and its annealing."""
+
+    key: _Key
+    applied: Applied
+    delta: DeltaSimulator
+    lane: Lane
+
+    @property
+    def seconds(self) -> float:
+        return self.lane.annealer.best[1]
+
+
+@dataclass(eq=False)
+class RefinedRewriter:
+    """Rewrites the graph of a refined plan. ``trial``: of that graph; ``choice`` and ``seconds``:
+    the plan; ``rules_of``: a function from a graph to the rules that match it; ``work``: as of an
+    ``Annealer``. The choice, the seconds and the derivation become those of the best plan."""
+
+    trial: PricedTrial
+    choice: Choice
+    seconds: float
+    rules_of: Callable[[Graph], RootedRules]
+    work: int
+    derivation: Derivation = field(init=False)
+    _passed: set[_Key] = field(init=False, default_factory=set[_Key])
+    """The applications that are not tried again."""
+
+    def __post_init__(self) -> None:
+        self.derivation = self.trial.before
+        self._rules = self.rules_of(self.trial.graph)
+        self._algebra = Algebra.of(self._rules)
+        self._known = {self.trial.graph}
+
+    def improve(self) -> None:
+        """Rewrite the graph as long as that makes its plan faster. After an interrupt, the plan is
+        the best one until then."""
+        for _ in range(ROUNDS):
+            neighbours = list(self._neighbours())
+            run_lanes([one.lane for one in neighbours])
+            neighbours.sort(key=lambda one: one.seconds)
+            limit = PROMISING * self.seconds
+            self._passed.update(one.key for one in neighbours if one.seconds > limit)
+            best = [one for one in neighbours if one.seconds <= limit][:BEST]
+            lanes = [self._lane(one.delta, one.lane.best, ALL) for one in best]
+            run_lanes(lanes)
+            faster = [replace(one, lane=lane) for one, lane in zip(best, lanes, strict=True)]
+            fastest = min(faster, key=lambda one: one.seconds, default=None)
+            if fastest is None or fastest.seconds >= self.seconds or self.trial.phases.is_over:
+                return
+            self._take(fastest)
+
+    def _take(self, made: _Neighbour) -> None:
+        scribe = Scribe.after(self.derivation)
+        scribe.follow(self.choice.graph, made.applied)
+        self.derivation = scribe.derivation
+        self.choice, self.seconds = made.lane.best, made.seconds
+
+    def _neighbours(self) -> Iterator[_Neighbour]:
+        """The graphs that one application leads to, and that were not seen or are promising."""
+        graph, known = self.choice.graph, set[Graph]()
+        for node in graph.operators:
+            for applied in self._algebra.applications(node, graph):
+                at = tuple(self.derivation.ids[value] for value in applied.match.outputs)
+                made, key = graph.replace(applied.replaced), (applied.rule.name, at)
+                if key in self._passed or made in known or self._is_other(made):
+                    continue
+                known.add(made)
+                yield self._neighbour(key, applied, made)
+
+    def _is_other(self, made: Graph) -> bool:
+        """Whether a graph is too large, or other rules match it."""
+        grows = len(made.operators) > len(self.choice.graph.operators) + GROWTH
+        return grows or self.rules_of(made) is not self._rules
+
+    def _neighbour(self, key: _Key, applied: Applied, made: Graph) -> _Neighbour:
+        chooser, delta = self.trial.chooser, self.trial.delta
+        mappings, fresh = carried_over(self.choice, applied, made, chooser.spaces)
+        near = [node for node in made.operators if node in fresh or fresh & _beside(made, node)]
+        choice = Choice(made, dict.fromkeys(made.operators, ()), inf, mappings=mappings)
+        given = self.trial.builder, chooser.pricing.cost, delta.pieces.templates
+        own = DeltaSimulator.of(made, *given)
+        return _Neighbour(key, applied, own, self._lane(own, choice, NEAR_IT, near))
+
+    def _lane(
+        self, delta: DeltaSimulator, choice: Choice, stages: Stages, near: Sequence[Node] = ()
+    ) -> Lane:
+        given = self.trial.chooser, delta, lambda: self.trial.phases.is_over, self.work
+        return Lane(Annealer(*given, begins=near), choice, stages)
+
+
+def carried_over(
+    choice: Choice, applied: Applied, made: Graph, spaces: Spaces
+) -> tuple[Mappings, set[Node]]:
+    """The mappings of a choice for the graph that an application of a rule has made of its graph,
+    and the operators that are new there. A new operator is mapped like the one whose result it
+    makes, or else to the first device of a neighbour."""
+    before, replaced = choice.mappings, applied.replaced
+    kept = [v for node in choice.graph.operators for v in node.outputs if v not in replaced]
+    images = zip(kept, rebuild(tuple(kept), replaced), strict=True)
+    known = {image.node: before[value.node] for value, image in images}
+    there = set(made.operators)
+    mappings = {node: mapping for node, mapping in known.items() if node in there}
+    fresh = there - mappings.keys()
+    for old, new in replaced.items():
+        if new.node in fresh and not old.node.is_leaf:
+            mappings[new.node] = _like(spaces, old.node, before[old.node], new.node)
+    for node in made.operators:
+        if node not in mappings:
+            beside = [other for other in _beside(made, node) if other in mappings]
+            mappings[node] = OperatorMapping(min((mappings[n].start for n in beside), default=0))
+    return {node: mappings[node] for node in made.operators}, fresh
+
+
+def _like(spaces: Spaces, old: Node, mapping: OperatorMapping, new: Node) -> OperatorMapping:
+    """The mapping of an operator along the axes of the same names as those of another one; on one
+    device if it lacks one of them."""
+    axes = spaces.of(old).axes
+    places = {axis.name: place for place, axis in enumerate(spaces.of(new).axes)}
+    made: list[MappedAxis] = []
+    for axis in mapping.axes:
+        place = axis.place if axis.place < 0 else places.get(axes[axis.place].name)
+        if place is None or (place >= 0 and not spaces.fits(new, place, axis.degree)):
+            return OperatorMapping(mapping.start)
+        made.append(axis._replace(place=place))
+    return OperatorMapping(mapping.start, tuple(made))
+
+
+def _beside(graph: Graph, node: Node) -> set[Node]:
+    """The operators that an operator reads, or that read it."""
+    makers = {value.node for value in node.inputs if not value.node.is_leaf}
+    return makers | {*graph.users.get(node, ())}
