@@ -53,7 +53,7 @@ class Lane:
 
 def run_lanes(lanes: Sequence[Lane]) -> None:
     """Run annealings. Raises what those raise that run in this process."""
-    count = min(_processors(), len(lanes))
+    count = max(1, min(_processors(), len(lanes)))
     bounds = [number * len(lanes) // count for number in range(count + 1)]
     own, *others = (lanes[begin:end] for begin, end in pairwise(bounds))
     if others:  # what all need is compiled once, before they part

@@ -1,0 +1,129 @@
+"""Rewrites of refined plans: their graphs, their derivations, and their gain."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.graphs.behaviour import assert_same
+from support.graphs.strategies import training_graphs
+
+from pcg.graph.graph import Graph
+from pcg.machine import Machine, load_machine
+from pcg.plan.text import parse_graph
+from search.cost.cost import CostModel
+from search.cost.derivation import Derivation
+from search.map.building import Builder
+from search.map.choose.choosing import Choice, Chooser
+from search.map.rules.cuts import Cuts
+from search.map.space.mapping import OperatorMapping
+from search.plan import rewriting
+from search.plan.rewriting import RefinedRewriter, carried_over
+from search.refine.mappings import NumberedMappings
+from search.refine.moves import Mappings, Moves
+from search.refine.overlap import Trial
+from search.substitute.algebra import Algebra
+from substitutions.rules.store import Library, load_library
+
+JOINED = """
+x = input[8, 512]
+a = weight[512, 512]
+b = weight[512, 512]
+left = relu(matmul(x, a))
+return mean_loss(concat(left, relu(matmul(x, b)), axis=1))
+"""
+"""Two small branches that are joined. One relu after the concat is one kernel less."""
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load_library()
+
+
+def chooser_of(graph: Graph, library: Library, machine: Machine) -> Chooser:
+    return Chooser.on(CostModel(machine), Cuts.of_rules(library.concrete(graph)))
+
+
+def rewriter_of(graph: Graph, library: Library, devices: int = 2) -> RefinedRewriter:
+    """A rewriter of the plan with all operators on the first device."""
+    machine = load_machine("dgx-a100").with_devices(devices)
+    chooser = chooser_of(graph, library, machine)
+    trial = Trial(chooser, graph, Derivation.start(graph), lambda made: ())
+    mappings = dict.fromkeys(graph.operators, OperatorMapping(0))
+    choice = Choice(graph, dict.fromkeys(graph.operators, ()), 0.0, mappings=mappings)
+    seconds = trial.delta.seconds(choice)
+    assert seconds is not None
+    return RefinedRewriter(trial, choice, seconds, library.concrete, work=20_000)
+
+
+@given(training_graphs(cut=False), st.integers(0, 99))
+def test_mappings_are_carried_over_to_any_rewritten_graph(library, graph, seed):
+    """Operators that stay keep their mappings, and the others have valid ones."""
+    chooser = chooser_of(graph, library, load_machine("dgx-a100").with_devices(6))
+    algebra = Algebra.of(library.concrete(graph))
+    moves = Moves(graph, chooser.spaces, 6, NumberedMappings(), seed)
+    mappings: Mappings = dict.fromkeys(graph.operators, OperatorMapping(0))
+    for _ in range(8):
+        mappings = moves.moved(mappings)
+    choice = Choice(graph, {}, 0.0, mappings=mappings)
+    ways = [way for node in graph.operators for way in algebra.applications(node, graph)]
+    for way in ways[seed % 5 :: 5]:
+        made = graph.replace(way.replaced)
+        after, fresh = carried_over(choice, way, made, chooser.spaces)
+        assert [*after] == [*made.operators]
+        assert all(after[node] == mappings[node] for node in {*after} & {*mappings} - fresh)
+        cut = Builder(chooser.spaces).cut(Choice(made, {}, 0.0, mappings=after))
+        assert_same(graph, cut.graph)
+
+
+def test_a_rewrite_that_saves_a_kernel_is_made_and_written_down(library):
+    graph = parse_graph(JOINED)
+    rewriter = rewriter_of(graph, library)
+    before = rewriter.seconds
+    rewriter.improve()
+    made = rewriter.choice.graph
+    assert rewriter.seconds < before
+    assert len(made.operators) < len(graph.operators)
+    assert_same(graph, made)
+    assert rewriter.derivation.steps
+    assert {*made.operators} == {*rewriter.choice.mappings}
+    trial = Trial(rewriter.trial.chooser, made, rewriter.derivation, lambda made: ())
+    assert trial.delta.seconds(rewriter.choice) == rewriter.seconds
+
+
+def test_an_application_that_makes_a_step_slower_is_not_tried_again(library, monkeypatch):
+    rewriter = rewriter_of(parse_graph(JOINED), library)
+    tried: list[object] = []
+    whole = RefinedRewriter._neighbour
+
+    def noted(self: RefinedRewriter, key, applied, made):
+        assert key not in self._passed
+        tried.append(key)
+        return whole(self, key, applied, made)
+
+    monkeypatch.setattr(RefinedRewriter, "_neighbour", noted)
+    rewriter.improve()
+    assert 0 < len({*tried}) <= len(tried)
+    first = len(tried)
+    monkeypatch.setattr(rewriting, "PROMISING", 0.0)
+    rewriter.improve()  # passes all that is left
+    rewriter.improve()
+    assert len({*tried[first:]}) == len(tried) - first
+
+
+def test_an_interrupt_keeps_the_best_graph_so_far(library, monkeypatch):
+    rewriter, rounds = rewriter_of(parse_graph(JOINED), library), count()
+    before, run = rewriter.seconds, rewriting.run_lanes
+
+    def interrupted(lanes) -> None:
+        if next(rounds) == 2:  # a round has two
+            raise KeyboardInterrupt
+        run(lanes)
+
+    monkeypatch.setattr(rewriting, "run_lanes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rewriter.improve()
+    assert rewriter.seconds < before
+    assert rewriter.choice.graph != rewriter.trial.graph
