@@ -48,6 +48,7 @@ from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
 from search.plan.refining import Rewriting, move_once, refine
 from search.plan.tight import refine_to_fit
+from search.refine.delta import DeltaSimulator
 from search.refine.overlap import Trial
 from search.refine.tried import SimulatedChoice
 from search.split.blocks import Folded, folded
@@ -350,8 +351,10 @@ class MeshPlanner:
         if self.mode is not Mode.JOINT:
             return None
 
-        def trial_of(graph: Graph, derivation: Derivation, before: PricedTrial) -> PricedTrial:
-            return self._trial(Variant(graph, derivation), before.chooser.pricing.cost, search)
+        def trial_of(derivation: Derivation, simulator: DeltaSimulator) -> PricedTrial:
+            pieces = simulator.pieces
+            variant = Variant(pieces.graph, derivation)
+            return replace(self._trial(variant, pieces.cost, search), simulator=simulator)
 
         return Rewriting(self.library.concrete, trial_of)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from math import inf
 from typing import NamedTuple
 
 from pcg.graph.graph import Graph, Node
@@ -23,6 +24,7 @@ from search.map.space.mapping import MappedAxis, OperatorMapping
 from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
 from search.plan.rewriting import RefinedRewriter
 from search.refine.annealing import NEARBY, WIDELY, WORK, Stages
+from search.refine.delta import DeltaSimulator
 from search.refine.lanes import Lane, run_lanes
 from search.refine.tried import Tried
 from search.substitute.rewrites import is_large
@@ -40,12 +42,16 @@ GAIN = 1.005
 """A plan has nothing to gain if it takes at most this many times as long as its work, spread over
 all devices."""
 
-LANES = 4
-"""The annealings, shared by the graphs. It is no less than ``MOST_GRAPHS``. Chance decides as much
-as the number of states."""
-FEW, FEW_DEVICES = 20, 8
-"""Up to so many operators on so many devices, annealings take little time, and there are twice as
-many."""
+FIRST, MORE, LAST = 1, 4, 4
+"""The annealings of each graph at first, with half the states; then those of the graphs that came
+out fastest; and those near the fastest plan in the end. Chance decides as much as the number of
+states."""
+FEW, FEW_DEVICES, TIMES = 20, 8, 2
+"""Up to so many operators on so many devices, annealings take little time, and there are ``TIMES``
+as many."""
+CLOSE = 1.02
+"""A graph is annealed further if its step takes at most this many times as long as the fastest
+one."""
 MOST_GRAPHS = 2
 """The most graphs that are refined. There are several since a change of mappings cannot undo a
 rewrite."""
@@ -56,13 +62,23 @@ NEAR = 1.5
 one. The model's own graph may have been tried on fewer numbers of devices."""
 
 
+_Refined = tuple[PricedTrial, Tried[PricedPlans]]
+"""A plan, and the trial of its graph on all devices."""
+
+
+class _Start(NamedTuple):
+    """A choice to refine, in terms of a trial on all devices."""
+
+    trial: PricedTrial
+    choice: Choice
+
+
 class Rewriting(NamedTuple):
-    """How graphs are rewritten: the rules that match a graph, and the trial of one that a
-    derivation led to."""
+    """How graphs are rewritten: the rules that match a graph, and the trial of one, from its
+    derivation and the simulator of its plans."""
 
     rules_of: Callable[[Graph], RootedRules]
-    trial_of: Callable[[Graph, Derivation, PricedTrial], PricedTrial]
-    """The last argument is the trial of the graph before."""
+    trial_of: Callable[[Derivation, DeltaSimulator], PricedTrial]
 
 
 def refine(
@@ -83,7 +99,7 @@ def refine(
         return
     work = WORK if work is None else work
     work = int(work * min(MORE_WORK, MEAN_DEVICES / machine.devices))
-    starts: list[tuple[PricedTrial, Choice]] = []
+    starts: list[_Start] = []
     for best in list(_starts(model, search)):
         trial = search.priced[best]
         whole = on_all_devices(search, trial.graph, machine)
@@ -93,21 +109,31 @@ def refine(
         mappings = in_spaces(trial.builder, whole.chooser.spaces, best.choice, first)
         if mappings is not None:
             teller.works_on("refining", "refine", lambda of=whole: of.busy_bound)
-            starts.append((whole, replace(best.choice, mappings=mappings)))
-    refined = _annealed(starts, work, WIDELY) if starts else []
-    fitting = (pair for pair in refined if any(plan.fits for plan in pair[1].judged))
-    fastest = min(fitting, key=lambda pair: pair[1].seconds, default=None)
+            starts.append(_Start(whole, replace(best.choice, mappings=mappings)))
+    fastest = _widely(starts, work)
     if fastest is not None:
         if rewriting is not None:
             teller.works_on("rewriting as refined", "refine")
             fastest = _rewritten(*fastest, rewriting, work)
         whole, tried = fastest
-        _annealed([(whole, tried.choice)], work, NEARBY)
+        _annealed([_Start(whole, tried.choice)], work, NEARBY, range(LAST))
+
+
+def _widely(starts: Sequence[_Start], work: int) -> _Refined | None:
+    """The fastest plan by wide annealings of some graphs. They go on for those that came out
+    fastest at first."""
+    first = _annealed(starts, work // 2, WIDELY, range(FIRST))
+    limit = CLOSE * min((tried.seconds for _, tried in first), default=inf)
+    fast = {trial for trial, tried in first if tried.seconds <= limit}
+    further = [start for start in starts if start.trial in fast]
+    seeds = range(FIRST, FIRST + MORE // max(1, len(further)))
+    refined = [*first, *_annealed(further, work, WIDELY, seeds)]
+    return min(refined, key=lambda pair: pair[1].seconds, default=None)
 
 
 def _rewritten(
     whole: PricedTrial, tried: Tried[PricedPlans], rewriting: Rewriting, work: int
-) -> tuple[PricedTrial, Tried[PricedPlans]]:
+) -> _Refined:
     """The plan after rewrites of its graph that make it faster. It is priced even after an
     interrupt."""
     given = whole, tried.choice, tried.seconds, rewriting.rules_of, work
@@ -117,31 +143,35 @@ def _rewritten(
     finally:
         if rewriter.choice.graph != whole.graph:
             with whole.phases.later():
-                graph, derivation = rewriter.choice.graph, rewriter.derivation
-                whole = rewriting.trial_of(graph, derivation, whole)
+                whole = rewriting.trial_of(rewriter.derivation, rewriter.delta)
                 base = whole.counted(everything)
                 choice = replace(base, mappings=rewriter.choice.mappings)
                 tried = whole.tried_choice(choice)
     return whole, tried
 
 
-def _annealed(
-    starts: Sequence[tuple[PricedTrial, Choice]], work: int, stages: Stages
-) -> list[tuple[PricedTrial, Tried[PricedPlans]]]:
-    """The best plans of annealings side by side, which share the starts. They differ in their
-    random numbers."""
+def _annealed(starts: Sequence[_Start], work: int, stages: Stages, seeds: range) -> list[_Refined]:
+    """The best plan that fits for each graph, by annealings side by side. ``seeds``: of the random
+    numbers in which those of one graph differ; small graphs have further ones."""
     lanes: list[tuple[PricedTrial, Lane]] = []
     for trial, choice in starts:
         devices = trial.chooser.mesh.machine.devices
         is_quick = len(trial.graph.operators) <= FEW and devices <= FEW_DEVICES
-        for seed in range(LANES // len(starts) * (1 + is_quick)):
+        times = TIMES if is_quick else 1
+        for seed in range(times * seeds.start, times * seeds.stop):
             lanes.append((trial, Lane(trial.annealer(work, seed), choice, stages)))
-    phases = starts[0][0].phases
+    if not lanes:
+        return []
     try:
-        phases.timed("refining", lambda: run_lanes([lane for _, lane in lanes]))
+        starts[0].trial.phases.timed("refining", lambda: run_lanes([lane for _, lane in lanes]))
     finally:
-        tried = [(trial, trial.tried_late(lane.best)) for trial, lane in lanes]
-    return tried
+        lanes.sort(key=lambda pair: pair[1].annealer.best[1])
+        refined: list[_Refined] = []
+        for trial, _ in starts:
+            own = (trial.tried_late(lane.best) for other, lane in lanes if other is trial)
+            fitting = (tried for tried in own if any(plan.fits for plan in tried.judged))
+            refined += [(trial, tried) for tried in islice(fitting, 1)]
+    return refined
 
 
 def move_once(search: SearchState, allowed: Callable[[Graph], Allowed]) -> None:

@@ -6,9 +6,9 @@ operators may no longer run side by side.
 
 Method: steepest descent over graphs. Each application of a rule about whole tensors leads to
 another graph. Its operators keep their mappings. A short annealing changes the new operators and
-their neighbours, and a longer one all operators of the graphs that are fastest then. The best one
-is taken if it is faster than before. An application that made a step much slower is not tried
-again.
+their neighbours. The fastest graph is taken if it is faster than before. If none is, a longer
+annealing changes all operators of the best few. An application that made a step much slower is not
+tried again.
 
 Complexity: most applications are tried once, with some hundred states. Heuristic: rewrites that pay
 only together are found if each of them costs little.
@@ -42,7 +42,7 @@ BEST = 4
 PROMISING = 1.003
 """An application is tried again in the next round if the step took at most this many times as long
 as before."""
-ROUNDS, GROWTH = 6, 1
+ROUNDS, GROWTH = 8, 1
 """The most rounds, and the most operators that a graph gains in one."""
 
 _Key = tuple[str, tuple[str, ...]]
@@ -67,7 +67,8 @@ class _Neighbour:
 class RefinedRewriter:
     """Rewrites the graph of a refined plan. ``trial``: of that graph; ``choice`` and ``seconds``:
     the plan; ``rules_of``: a function from a graph to the rules that match it; ``work``: as of an
-    ``Annealer``. The choice, the seconds and the derivation become those of the best plan."""
+    ``Annealer``. The choice, the seconds, the derivation and the simulator become those of the best
+    plan."""
 
     trial: PricedTrial
     choice: Choice
@@ -75,11 +76,12 @@ class RefinedRewriter:
     rules_of: Callable[[Graph], RootedRules]
     work: int
     derivation: Derivation = field(init=False)
+    delta: DeltaSimulator = field(init=False)
     _passed: set[_Key] = field(init=False, default_factory=set[_Key])
     """The applications that are not tried again."""
 
     def __post_init__(self) -> None:
-        self.derivation = self.trial.before
+        self.derivation, self.delta = self.trial.before, self.trial.delta
         self._rules = self.rules_of(self.trial.graph)
         self._algebra = Algebra.of(self._rules)
         self._known = {self.trial.graph}
@@ -90,14 +92,14 @@ class RefinedRewriter:
         for _ in range(ROUNDS):
             neighbours = list(self._neighbours())
             run_lanes([one.lane for one in neighbours])
-            neighbours.sort(key=lambda one: one.seconds)
             limit = PROMISING * self.seconds
             self._passed.update(one.key for one in neighbours if one.seconds > limit)
-            best = [one for one in neighbours if one.seconds <= limit][:BEST]
-            lanes = [self._lane(one.delta, one.lane.best, ALL) for one in best]
-            run_lanes(lanes)
-            faster = [replace(one, lane=lane) for one, lane in zip(best, lanes, strict=True)]
-            fastest = min(faster, key=lambda one: one.seconds, default=None)
+            best = sorted(neighbours, key=lambda one: one.seconds)[:BEST]
+            if best and best[0].seconds >= self.seconds:
+                lanes = [self._lane(one.delta, one.lane.best, ALL) for one in best]
+                run_lanes(lanes)
+                best = [replace(one, lane=lane) for one, lane in zip(best, lanes, strict=True)]
+            fastest = min(best, key=lambda one: one.seconds, default=None)
             if fastest is None or fastest.seconds >= self.seconds or self.trial.phases.is_over:
                 return
             self._take(fastest)
@@ -106,7 +108,7 @@ class RefinedRewriter:
         scribe = Scribe.after(self.derivation)
         scribe.follow(self.choice.graph, made.applied)
         self.derivation = scribe.derivation
-        self.choice, self.seconds = made.lane.best, made.seconds
+        self.choice, self.seconds, self.delta = made.lane.best, made.seconds, made.delta
 
     def _neighbours(self) -> Iterator[_Neighbour]:
         """The graphs that one application leads to, and that were not seen or are promising."""
@@ -126,11 +128,11 @@ class RefinedRewriter:
         return grows or self.rules_of(made) is not self._rules
 
     def _neighbour(self, key: _Key, applied: Applied, made: Graph) -> _Neighbour:
-        chooser, delta = self.trial.chooser, self.trial.delta
+        chooser, templates = self.trial.chooser, self.delta.pieces.templates
         mappings, fresh = carried_over(self.choice, applied, made, chooser.spaces)
         near = [node for node in made.operators if node in fresh or fresh & _beside(made, node)]
         choice = Choice(made, dict.fromkeys(made.operators, ()), inf, mappings=mappings)
-        given = self.trial.builder, chooser.pricing.cost, delta.pieces.templates
+        given = self.trial.builder, chooser.pricing.cost, templates
         own = DeltaSimulator.of(made, *given)
         return _Neighbour(key, applied, own, self._lane(own, choice, NEAR_IT, near))
 

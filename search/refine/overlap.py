@@ -87,6 +87,8 @@ class Trial(Generic[Judged]):
     unfit: Callable[[Choice, PlacedGraph, Schedule], Judged | None] | None = None
     """The judgement of a plan that does not fit in memory, however long its step is; None for a
     plan that fits. If it is given, only plans that fit are simulated where memory has a price."""
+    simulator: DeltaSimulator | None = None
+    """The simulator of the graph's plans, if there is one."""
     _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
     _faster: Memo[object, bool] = field(init=False, default_factory=Memo[object, bool])
     """Whether choices take less than a limit of seconds. Their plans were not kept."""
@@ -105,7 +107,8 @@ class Trial(Generic[Judged]):
     @cached_property
     def delta(self) -> DeltaSimulator:
         """The simulator of the plans of the graph."""
-        return DeltaSimulator.of(self.graph, self.builder, self.chooser.pricing.cost)
+        given = self.graph, self.builder, self.chooser.pricing.cost
+        return self.simulator or DeltaSimulator.of(*given)
 
     def first(self, price: float, allowed: Allowed) -> list[Tried[Judged]]:
         """The plans of two choices by restricted strategies: one with all communication counted,

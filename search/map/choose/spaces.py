@@ -33,6 +33,10 @@ class Spaces:
     _numbers: dict[object, int] = field(init=False, default_factory=dict[object, int])
     _spaces: Memo[int, Space] = field(init=False, default_factory=Memo[int, Space])
 
+    _fitting: Memo[tuple[int, int, int], bool] = field(
+        init=False, default_factory=Memo[tuple[int, int, int], bool]
+    )
+
     @remembered
     def kind(self, node: Node) -> int:
         """The number of an operator's kind."""
@@ -54,10 +58,13 @@ class Spaces:
         }
         return space(node, cuttable, self.mesh, MOST_CUT, self.carriers(node))
 
-    @remembered
     def fits(self, node: Node, place: int, degree: int) -> bool:
         """Whether a rule cuts an operator along the axis at a place into ``degree`` pieces, on any
         mesh. True for an axis of partial sums that pass through."""
+        key = self.kind(node), place, degree
+        return self._fitting.get(key, lambda: self._fits(node, place, degree))
+
+    def _fits(self, node: Node, place: int, degree: int) -> bool:
         axis = self.of(node).axes[place]
         if passes(axis):
             return True
