@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from math import inf
 from typing import NamedTuple
 
 from pcg.graph.graph import Graph, Node
@@ -42,11 +41,8 @@ GAIN = 1.005
 """A plan has nothing to gain if it takes at most this many times as long as its work, spread over
 all devices."""
 
-FIRST, MORE, LAST = 1, 4, 4
-"""The annealings of each graph at first, with half the states; then those of the graphs that came
-out fastest; and those near the fastest plan in the end. Chance decides as much as the number of
-states."""
-FEW, FEW_DEVICES, TIMES = 20, 8, 2
+PHASES = ((WIDELY, 1, 0.5), (WIDELY, 4, 1.0), (NEARBY, 4, 0.5))
+FEW, FEW_DEVICES, TIMES = 64, 8, 2
 """Up to so many operators on so many devices, annealings take little time, and there are ``TIMES``
 as many."""
 CLOSE = 1.02
@@ -110,25 +106,15 @@ def refine(
         if mappings is not None:
             teller.works_on("refining", "refine", lambda of=whole: of.busy_bound)
             starts.append(_Start(whole, replace(best.choice, mappings=mappings)))
-    fastest = _widely(starts, work)
-    if fastest is not None:
-        if rewriting is not None:
+    for stages, count, part in PHASES:
+        refined = _annealed(starts, int(part * work), stages, range(count))
+        fastest = min(refined, key=lambda pair: pair[1].seconds, default=None)
+        if fastest is None:
+            return
+        if rewriting is not None and stages is WIDELY:
             teller.works_on("rewriting as refined", "refine")
             fastest = _rewritten(*fastest, rewriting, work)
-        whole, tried = fastest
-        _annealed([_Start(whole, tried.choice)], work, NEARBY, range(LAST))
-
-
-def _widely(starts: Sequence[_Start], work: int) -> _Refined | None:
-    """The fastest plan by wide annealings of some graphs. They go on for those that came out
-    fastest at first."""
-    first = _annealed(starts, work // 2, WIDELY, range(FIRST))
-    limit = CLOSE * min((tried.seconds for _, tried in first), default=inf)
-    fast = {trial for trial, tried in first if tried.seconds <= limit}
-    further = [start for start in starts if start.trial in fast]
-    seeds = range(FIRST, FIRST + MORE // max(1, len(further)))
-    refined = [*first, *_annealed(further, work, WIDELY, seeds)]
-    return min(refined, key=lambda pair: pair[1].seconds, default=None)
+        starts = [_Start(fastest[0], fastest[1].choice)]
 
 
 def _rewritten(

@@ -4,11 +4,11 @@ Problem: rewrites are chosen by sums of seconds, for the strategies of a mesh. I
 other rewrites pay. Where branches have devices of their own, few kernels count more, and merged
 operators may no longer run side by side.
 
-Method: steepest descent over graphs. Each application of a rule about whole tensors leads to
-another graph. Its operators keep their mappings. A short annealing changes the new operators and
-their neighbours. The fastest graph is taken if it is faster than before. If none is, a longer
-annealing changes all operators of the best few. An application that made a step much slower is not
-tried again.
+Method: descent over graphs. Each application of a rule about whole tensors leads to another graph.
+Its operators keep their mappings. A short annealing changes the new operators and their neighbours.
+Some graphs are tried at once, and the fastest of them is taken if it is faster than before. If no
+graph is, a longer annealing changes all operators of the best few. An application that made a step
+much slower is not tried again.
 
 Complexity: most applications are tried once, with some hundred states. Heuristic: rewrites that pay
 only together are found if each of them costs little.
@@ -16,11 +16,14 @@ only together are found if each of them costs little.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import TypeVar
 
 from pcg.graph.graph import Graph, Node, rebuild
+from pcg.graph.pairs import side
 from search.cost.derivation import Applied, Derivation, Scribe
 from search.map.choose.choosing import Choice
 from search.map.choose.spaces import Spaces
@@ -29,22 +32,26 @@ from search.plan.incumbent import PricedTrial
 from search.refine.annealing import Annealer, Stage, Stages
 from search.refine.delta import DeltaSimulator
 from search.refine.lanes import Lane, run_lanes
-from search.refine.moves import FINE, Mappings
+from search.refine.moves import FINE, SINGLE, Mappings
 from search.substitute.algebra import Algebra
 from substitutions.rules.concrete.rooted import RootedRules
+from substitutions.rules.rule import Rule
 
-NEAR_IT: Stages = (Stage(0.005, 0.005, "best", FINE),)
+NEAR_IT: Stages = (Stage(0.005, 0.005, "best", SINGLE),)
 """The annealing of new operators and their neighbours."""
 ALL: Stages = (Stage(0.04, 0.01, "best", FINE),)
 """The annealing of all operators."""
 BEST = 4
-"""The most graphs of a round of which all operators are annealed."""
+"""The most graphs of which all operators are annealed at once."""
 PROMISING = 1.003
-"""An application is tried again in the next round if the step took at most this many times as long
+"""An application is tried again on the next graph if the step took at most this many times as long
 as before."""
-ROUNDS, GROWTH = 8, 1
+OF_RULE = 12
+"""The most applications of one rule that are tried at once."""
+ROUNDS, GROWTH = 6, 1
 """The most rounds, and the most operators that a graph gains in one."""
 
+T = TypeVar("T")
 _Key = tuple[str, tuple[str, ...]]
 """An application: the name of its rule, and the ids of the values that it replaces."""
 
@@ -77,23 +84,21 @@ class RefinedRewriter:
     work: int
     derivation: Derivation = field(init=False)
     delta: DeltaSimulator = field(init=False)
-    _passed: set[_Key] = field(init=False, default_factory=set[_Key])
-    """The applications that are not tried again."""
+    _ratios: dict[_Key, float] = field(init=False, default_factory=dict[_Key, float])
+    """Seconds of a step after each application to those before, when it was last tried."""
 
     def __post_init__(self) -> None:
         self.derivation, self.delta = self.trial.before, self.trial.delta
         self._rules = self.rules_of(self.trial.graph)
         self._algebra = Algebra.of(self._rules)
-        self._known = {self.trial.graph}
 
     def improve(self) -> None:
         """Rewrite the graph as long as that makes its plan faster. After an interrupt, the plan is
         the best one until then."""
         for _ in range(ROUNDS):
-            neighbours = list(self._neighbours())
+            neighbours = [self._neighbour(*each) for each in self._applications()]
             run_lanes([one.lane for one in neighbours])
-            limit = PROMISING * self.seconds
-            self._passed.update(one.key for one in neighbours if one.seconds > limit)
+            self._ratios |= {one.key: one.seconds / self.seconds for one in neighbours}
             best = sorted(neighbours, key=lambda one: one.seconds)[:BEST]
             if best and best[0].seconds >= self.seconds:
                 lanes = [self._lane(one.delta, one.lane.best, ALL) for one in best]
@@ -110,17 +115,18 @@ class RefinedRewriter:
         self.derivation = scribe.derivation
         self.choice, self.seconds, self.delta = made.lane.best, made.seconds, made.delta
 
-    def _neighbours(self) -> Iterator[_Neighbour]:
-        """The graphs that one application leads to, and that were not seen or are promising."""
-        graph, known = self.choice.graph, set[Graph]()
+    def _applications(self) -> list[tuple[_Key, Applied, Graph]]:
+        """The applications that are new or promising, each with the graph that it leads to."""
+        graph = self.choice.graph
+        by_rule: dict[Rule, dict[Graph, tuple[_Key, Applied, Graph]]] = defaultdict(dict)
         for node in graph.operators:
             for applied in self._algebra.applications(node, graph):
                 at = tuple(self.derivation.ids[value] for value in applied.match.outputs)
-                made, key = graph.replace(applied.replaced), (applied.rule.name, at)
-                if key in self._passed or made in known or self._is_other(made):
-                    continue
-                known.add(made)
-                yield self._neighbour(key, applied, made)
+                key, made = (applied.rule.name, at), graph.replace(applied.replaced)
+                is_slow = self._ratios.get(key, 0.0) > PROMISING
+                if not (is_slow or _is_renaming(applied.rule) or self._is_other(made)):
+                    by_rule[applied.rule].setdefault(made, (key, applied, made))
+        return [each for made in by_rule.values() for each in _some([*made.values()])]
 
     def _is_other(self, made: Graph) -> bool:
         """Whether a graph is too large, or other rules match it."""
@@ -141,6 +147,17 @@ class RefinedRewriter:
     ) -> Lane:
         given = self.trial.chooser, delta, lambda: self.trial.phases.is_over, self.work
         return Lane(Annealer(*given, begins=near), choice, stages)
+
+
+def _is_renaming(rule: Rule) -> bool:
+    """Whether a rule replaces one operator by another one, which computes the same alone."""
+    made = (side(values).nodes for values in (rule.left, rule.right))
+    return all(sum(not node.is_leaf for node in nodes) == 1 for nodes in made)
+
+
+def _some(every: Sequence[T]) -> Sequence[T]:
+    """At most ``OF_RULE`` of a list, evenly spread."""
+    return every[:: -(-len(every) // OF_RULE)]
 
 
 def carried_over(

@@ -34,7 +34,8 @@ class Shares(NamedTuple):
     """The shares of kinds of changes, added up in this order. ``any_of``: an operator is mapped
     anew; ``aligned``: like a neighbour, with the same cuts; ``beside``: on the devices of a
     neighbour, with any cuts; ``shifted``: to other devices; ``spread``: a region is mapped anew;
-    ``begun``: a region is moved to other devices. Else a region is moved to a group of devices."""
+    ``begun``: a region is moved to other devices. Else a region is moved to a group of devices.
+    ``relocated``: the share, before all these, of changes of operators that share their devices."""
 
     any_of: float
     aligned: float
@@ -42,12 +43,15 @@ class Shares(NamedTuple):
     shifted: float
     spread: float
     begun: float
+    relocated: float = 0.25
 
 
 BROAD = Shares(0.25, 0.5, 0.5, 0.5, 0.75, 0.85)
 """Half of the changes are of regions: they lead far."""
 FINE = Shares(0.3, 0.45, 0.6, 0.68, 0.84, 0.92)
 """Most changes are of one operator. Such a state takes least time to simulate."""
+SINGLE = Shares(0.35, 0.55, 0.75, 1.0, 1.0, 1.0, 0.05)
+"""Nearly all changes are of one operator."""
 
 
 class Moves:

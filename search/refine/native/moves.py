@@ -12,15 +12,13 @@ from search.refine.native.tables import ABSENT, Numbers, Seconds
 from search.refine.native.xorshift import below, fraction
 
 # The columns of shares, added up: see ``search.refine.moves.Shares``.
-ANY_OF, ALIGNED, BESIDE, SHIFTED, SPREAD, BEGUN = range(6)
+ANY_OF, ALIGNED, BESIDE, SHIFTED, SPREAD, BEGUN, RELOCATED = range(7)
 OF_FORKS = 0.4
 """The share of regions that are branches of forks, or all operators."""
 LONGEST = 8
 """The most operators that change together at random. A branch changes as a whole."""
-RELOCATED = 0.25
-"""The share, before all others, of changes of operators that share their devices."""
 EXCHANGED, IN_PART, TO_USED = 0.5, 0.6, 0.4
-"""The parts of these changes in which they change places with others; of such sets that change in
+"""The parts of relocations in which operators change places with others; of sets that change in
 part; and of moves that go to the devices of another operator rather than to any."""
 
 
@@ -33,7 +31,7 @@ def move(
     for each in range(len(now)):
         other[each] = now[each]
     operator = moves.drawn[below(random, len(moves.drawn))]
-    if fraction(random) < RELOCATED:
+    if fraction(random) < shares[RELOCATED]:
         _relocate(moves, table, operator, now, other)
         return
     kind, edge = fraction(random), moves.first[operator]

@@ -57,7 +57,7 @@ def walk(operators: int, *, is_asked: bool) -> Walk:
         np.zeros(operators, np.int64),
         np.zeros(5, np.int64),
         np.full(6, inf),
-        np.zeros(6),
+        np.zeros(7),
     )
     made.numbers[IS_ASKED] = is_asked
     return made

@@ -75,7 +75,7 @@ def test_every_strategy_can_be_drawn(library):
     moves = Moves(graph, chooser.spaces, 4, NumberedMappings())
     now: Mappings = dict.fromkeys(graph.operators, OperatorMapping(0))
     mesh, product = chooser.mesh, graph.operators[0]
-    seen = {moves.moved(now, Shares(*[1.0] * 6))[product] for _ in range(20_000)}
+    seen = {moves.moved(now, Shares(*[1.0] * 6, relocated=0.0))[product] for _ in range(20_000)}
     rows = chooser.spaces.of(product).strategies.tolist()
     for row in rows:
         first = mapping_of(tuple(row), 0, tuple(mesh.primes), tuple(mesh.strides))
