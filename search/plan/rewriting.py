@@ -6,9 +6,9 @@ operators may no longer run side by side.
 
 Method: descent over graphs. Each application of a rule about whole tensors leads to another graph.
 Its operators keep their mappings. A short annealing changes the new operators and their neighbours.
-Some graphs are tried at once, and the fastest of them is taken if it is faster than before. If no
-graph is, a longer annealing changes all operators of the best few. An application that made a step
-much slower is not tried again.
+The fastest graph is taken if it is faster than before. If none is, a longer annealing changes all
+operators of the best few. A graph that is only as fast is taken last: it may lead to others, and to
+plans that a wide annealing finds. An application that made a step much slower is not tried again.
 
 Complexity: most applications are tried once, with some hundred states. Heuristic: rewrites that pay
 only together are found if each of them costs little.
@@ -43,6 +43,8 @@ ALL: Stages = (Stage(0.04, 0.01, "best", FINE),)
 """The annealing of all operators."""
 BEST = 4
 """The most graphs of which all operators are annealed at once."""
+AS_FAST = 1 + 1e-9
+"""A graph is as fast if its step takes at most this many times as long."""
 PROMISING = 1.003
 """An application is tried again on the next graph if the step took at most this many times as long
 as before."""
@@ -90,26 +92,30 @@ class RefinedRewriter:
     def __post_init__(self) -> None:
         self.derivation, self.delta = self.trial.before, self.trial.delta
         self._rules = self.rules_of(self.trial.graph)
-        self._algebra = Algebra.of(self._rules)
+        self._algebra, self._seen = Algebra.of(self._rules), {self.trial.graph}
 
     def improve(self) -> None:
         """Rewrite the graph as long as that makes its plan faster. After an interrupt, the plan is
         the best one until then."""
+        was_faster = True
         for _ in range(ROUNDS):
             neighbours = [self._neighbour(*each) for each in self._applications()]
             run_lanes([one.lane for one in neighbours])
             self._ratios |= {one.key: one.seconds / self.seconds for one in neighbours}
             best = sorted(neighbours, key=lambda one: one.seconds)[:BEST]
-            if best and best[0].seconds >= self.seconds:
+            if was_faster and best and best[0].seconds >= self.seconds:
                 lanes = [self._lane(one.delta, one.lane.best, ALL) for one in best]
                 run_lanes(lanes)
                 best = [replace(one, lane=lane) for one, lane in zip(best, lanes, strict=True)]
             fastest = min(best, key=lambda one: one.seconds, default=None)
-            if fastest is None or fastest.seconds >= self.seconds or self.trial.phases.is_over:
+            is_over = self.trial.phases.is_over
+            if fastest is None or fastest.seconds > AS_FAST * self.seconds or is_over:
                 return
+            was_faster = fastest.seconds < self.seconds
             self._take(fastest)
 
     def _take(self, made: _Neighbour) -> None:
+        self._seen.add(made.delta.pieces.graph)
         scribe = Scribe.after(self.derivation)
         scribe.follow(self.choice.graph, made.applied)
         self.derivation = scribe.derivation
@@ -129,9 +135,9 @@ class RefinedRewriter:
         return [each for made in by_rule.values() for each in _some([*made.values()])]
 
     def _is_other(self, made: Graph) -> bool:
-        """Whether a graph is too large, or other rules match it."""
+        """Whether a graph was seen, or is too large, or other rules match it."""
         grows = len(made.operators) > len(self.choice.graph.operators) + GROWTH
-        return grows or self.rules_of(made) is not self._rules
+        return made in self._seen or grows or self.rules_of(made) is not self._rules
 
     def _neighbour(self, key: _Key, applied: Applied, made: Graph) -> _Neighbour:
         chooser, templates = self.trial.chooser, self.delta.pieces.templates
