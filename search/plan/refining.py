@@ -41,13 +41,14 @@ GAIN = 1.005
 """A plan has nothing to gain if it takes at most this many times as long as its work, spread over
 all devices."""
 
-PHASES = ((WIDELY, 1, 0.5), (WIDELY, 4, 1.0), (NEARBY, 4, 0.5))
-FEW, FEW_DEVICES, TIMES = 64, 8, 2
-"""Up to so many operators on so many devices, annealings take little time, and there are ``TIMES``
-as many."""
-CLOSE = 1.02
-"""A graph is annealed further if its step takes at most this many times as long as the fastest
-one."""
+PHASES = ((WIDELY, 2, 0.5), (WIDELY, 4, 1.0), (NEARBY, 4, 0.5))
+"""Annealings in order, each with their number for all graphs together, and their part of the work.
+Chance decides as much as the number of states."""
+FEW_DEVICES, TIMES = 8, 2
+"""On up to so many devices, annealings take little time, and there are ``TIMES`` as many."""
+ALIKE, ALIKE_ON_FEW = 1, 3
+"""The most other graphs, as fast as the fastest one, that are annealed widely as well, on many and
+on few devices."""
 MOST_GRAPHS = 2
 """The most graphs that are refined. There are several since a change of mappings cannot undo a
 rewrite."""
@@ -107,44 +108,49 @@ def refine(
             teller.works_on("refining", "refine", lambda of=whole: of.busy_bound)
             starts.append(_Start(whole, replace(best.choice, mappings=mappings)))
     for stages, count, part in PHASES:
-        refined = _annealed(starts, int(part * work), stages, range(count))
+        refined = _annealed(starts, int(part * work), stages, count)
         fastest = min(refined, key=lambda pair: pair[1].seconds, default=None)
         if fastest is None:
             return
         if rewriting is not None and stages is WIDELY:
             teller.works_on("rewriting as refined", "refine")
-            fastest = _rewritten(*fastest, rewriting, work)
-        starts = [_Start(fastest[0], fastest[1].choice)]
+            starts = _rewritten(*fastest, rewriting, work)
+        else:
+            starts = [_Start(fastest[0], fastest[1].choice)]
 
 
 def _rewritten(
     whole: PricedTrial, tried: Tried[PricedPlans], rewriting: Rewriting, work: int
-) -> _Refined:
-    """The plan after rewrites of its graph that make it faster. It is priced even after an
-    interrupt."""
+) -> list[_Start]:
+    """The plan after rewrites of its graph that make it faster, then those that are as fast. They
+    are priced even after an interrupt."""
     given = whole, tried.choice, tried.seconds, rewriting.rules_of, work
     rewriter = RefinedRewriter(*given)
+    starts: list[_Start] = []
     try:
         whole.phases.timed("refining", rewriter.improve)
     finally:
-        if rewriter.choice.graph != whole.graph:
-            with whole.phases.later():
-                whole = rewriting.trial_of(rewriter.derivation, rewriter.delta)
-                base = whole.counted(everything)
-                choice = replace(base, mappings=rewriter.choice.mappings)
-                tried = whole.tried_choice(choice)
-    return whole, tried
+        with whole.phases.later():
+            most = ALIKE_ON_FEW if whole.chooser.mesh.machine.devices <= FEW_DEVICES else ALIKE
+            for plan in (rewriter.plan, *rewriter.alike[:most]):
+                trial = whole
+                if plan.choice.graph != whole.graph:
+                    trial = rewriting.trial_of(plan.derivation, plan.delta)
+                choice = replace(trial.counted(everything), mappings=plan.choice.mappings)
+                trial.tried_choice(choice)
+                starts.append(_Start(trial, choice))
+    return starts
 
 
-def _annealed(starts: Sequence[_Start], work: int, stages: Stages, seeds: range) -> list[_Refined]:
-    """The best plan that fits for each graph, by annealings side by side. ``seeds``: of the random
-    numbers in which those of one graph differ; small graphs have further ones."""
+def _annealed(starts: Sequence[_Start], work: int, stages: Stages, count: int) -> list[_Refined]:
+    """The best plan that fits for each graph, by annealings side by side. ``count``: their number
+    for all graphs together, or twice as many on few devices; at least one for each of the first
+    ones."""
     lanes: list[tuple[PricedTrial, Lane]] = []
     for trial, choice in starts:
         devices = trial.chooser.mesh.machine.devices
-        is_quick = len(trial.graph.operators) <= FEW and devices <= FEW_DEVICES
-        times = TIMES if is_quick else 1
-        for seed in range(times * seeds.start, times * seeds.stop):
+        each = count * (TIMES if devices <= FEW_DEVICES else 1) // len(starts)
+        for seed in range(max(1, each)):
             lanes.append((trial, Lane(trial.annealer(work, seed), choice, stages)))
     if not lanes:
         return []

@@ -7,8 +7,8 @@ operators may no longer run side by side.
 Method: descent over graphs. Each application of a rule about whole tensors leads to another graph.
 Its operators keep their mappings. A short annealing changes the new operators and their neighbours.
 The fastest graph is taken if it is faster than before. If none is, a longer annealing changes all
-operators of the best few. A graph that is only as fast is taken last: it may lead to others, and to
-plans that a wide annealing finds. An application that made a step much slower is not tried again.
+operators of the best few. An application that made a step much slower is not tried again. Graphs
+that are only as fast are returned as well.
 
 Complexity: most applications are tried once, with some hundred states. Heuristic: rewrites that pay
 only together are found if each of them costs little.
@@ -72,62 +72,74 @@ class _Neighbour:
         return self.lane.annealer.best[1]
 
 
+@dataclass(frozen=True, eq=False)
+class RewrittenPlan:
+    """A plan of a rewritten graph: its choice and seconds, the derivation of the graph, and the
+    simulator of the graph's plans."""
+
+    choice: Choice
+    seconds: float
+    derivation: Derivation
+    delta: DeltaSimulator
+
+
 @dataclass(eq=False)
 class RefinedRewriter:
     """Rewrites the graph of a refined plan. ``trial``: of that graph; ``choice`` and ``seconds``:
     the plan; ``rules_of``: a function from a graph to the rules that match it; ``work``: as of an
-    ``Annealer``. The choice, the seconds, the derivation and the simulator become those of the best
-    plan."""
+    ``Annealer``."""
 
     trial: PricedTrial
     choice: Choice
     seconds: float
     rules_of: Callable[[Graph], RootedRules]
     work: int
-    derivation: Derivation = field(init=False)
-    delta: DeltaSimulator = field(init=False)
+    plan: RewrittenPlan = field(init=False)
+    """The fastest plan so far."""
+    alike: list[RewrittenPlan] = field(init=False, default_factory=list[RewrittenPlan])
+    """Plans that are as fast, after an application of one more rule each. A wide annealing may find
+    faster plans of their graphs."""
     _ratios: dict[_Key, float] = field(init=False, default_factory=dict[_Key, float])
     """Seconds of a step after each application to those before, when it was last tried."""
 
     def __post_init__(self) -> None:
-        self.derivation, self.delta = self.trial.before, self.trial.delta
-        self._rules = self.rules_of(self.trial.graph)
-        self._algebra, self._seen = Algebra.of(self._rules), {self.trial.graph}
+        trial = self.trial
+        self.plan = RewrittenPlan(self.choice, self.seconds, trial.before, trial.delta)
+        self._rules = self.rules_of(trial.graph)
+        self._algebra = Algebra.of(self._rules)
 
     def improve(self) -> None:
         """Rewrite the graph as long as that makes its plan faster. After an interrupt, the plan is
         the best one until then."""
-        was_faster = True
         for _ in range(ROUNDS):
+            least = self.plan.seconds
             neighbours = [self._neighbour(*each) for each in self._applications()]
             run_lanes([one.lane for one in neighbours])
-            self._ratios |= {one.key: one.seconds / self.seconds for one in neighbours}
+            self._ratios |= {one.key: one.seconds / least for one in neighbours}
             best = sorted(neighbours, key=lambda one: one.seconds)[:BEST]
-            if was_faster and best and best[0].seconds >= self.seconds:
+            alike = {one.key[0]: one for one in best if one.seconds <= AS_FAST * least}
+            if best and best[0].seconds >= least:
                 lanes = [self._lane(one.delta, one.lane.best, ALL) for one in best]
                 run_lanes(lanes)
                 best = [replace(one, lane=lane) for one, lane in zip(best, lanes, strict=True)]
             fastest = min(best, key=lambda one: one.seconds, default=None)
-            is_over = self.trial.phases.is_over
-            if fastest is None or fastest.seconds > AS_FAST * self.seconds or is_over:
+            if fastest is None or fastest.seconds >= least or self.trial.phases.is_over:
+                self.alike = [self._plan(one) for one in alike.values()]
                 return
-            was_faster = fastest.seconds < self.seconds
-            self._take(fastest)
+            self.plan = self._plan(fastest)
 
-    def _take(self, made: _Neighbour) -> None:
-        self._seen.add(made.delta.pieces.graph)
-        scribe = Scribe.after(self.derivation)
-        scribe.follow(self.choice.graph, made.applied)
-        self.derivation = scribe.derivation
-        self.choice, self.seconds, self.delta = made.lane.best, made.seconds, made.delta
+    def _plan(self, made: _Neighbour) -> RewrittenPlan:
+        scribe = Scribe.after(self.plan.derivation)
+        scribe.follow(self.plan.choice.graph, made.applied)
+        return RewrittenPlan(made.lane.best, made.seconds, scribe.derivation, made.delta)
 
     def _applications(self) -> list[tuple[_Key, Applied, Graph]]:
         """The applications that are new or promising, each with the graph that it leads to."""
-        graph = self.choice.graph
+        graph, ids = self.plan.choice.graph, self.plan.derivation.ids
         by_rule: dict[Rule, dict[Graph, tuple[_Key, Applied, Graph]]] = defaultdict(dict)
         for node in graph.operators:
             for applied in self._algebra.applications(node, graph):
-                at = tuple(self.derivation.ids[value] for value in applied.match.outputs)
+                at = tuple(ids[value] for value in applied.match.outputs)
                 key, made = (applied.rule.name, at), graph.replace(applied.replaced)
                 is_slow = self._ratios.get(key, 0.0) > PROMISING
                 if not (is_slow or _is_renaming(applied.rule) or self._is_other(made)):
@@ -135,13 +147,13 @@ class RefinedRewriter:
         return [each for made in by_rule.values() for each in _some([*made.values()])]
 
     def _is_other(self, made: Graph) -> bool:
-        """Whether a graph was seen, or is too large, or other rules match it."""
-        grows = len(made.operators) > len(self.choice.graph.operators) + GROWTH
-        return made in self._seen or grows or self.rules_of(made) is not self._rules
+        """Whether a graph is too large, or other rules match it."""
+        grows = len(made.operators) > len(self.plan.choice.graph.operators) + GROWTH
+        return grows or self.rules_of(made) is not self._rules
 
     def _neighbour(self, key: _Key, applied: Applied, made: Graph) -> _Neighbour:
-        chooser, templates = self.trial.chooser, self.delta.pieces.templates
-        mappings, fresh = carried_over(self.choice, applied, made, chooser.spaces)
+        chooser, templates = self.trial.chooser, self.plan.delta.pieces.templates
+        mappings, fresh = carried_over(self.plan.choice, applied, made, chooser.spaces)
         near = [node for node in made.operators if node in fresh or fresh & _beside(made, node)]
         choice = Choice(made, dict.fromkeys(made.operators, ()), inf, mappings=mappings)
         given = self.trial.builder, chooser.pricing.cost, templates
