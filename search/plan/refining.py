@@ -21,7 +21,7 @@ from search.map.choose.spaces import Spaces
 from search.map.space.allow import Allowed, everything
 from search.map.space.mapping import MappedAxis, OperatorMapping
 from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
-from search.plan.rewriting import RefinedRewriter
+from search.plan.rewriting import RefinedRewriter, RewrittenPlan
 from search.refine.annealing import NEARBY, WIDELY, WORK, Stages
 from search.refine.delta import DeltaSimulator
 from search.refine.lanes import Lane, run_lanes
@@ -34,19 +34,19 @@ MOST_OPERATORS = 64
 would be tried."""
 MOST_DEVICES = 24
 """The most devices of a machine. On more, a state takes several times as long to simulate."""
-MEAN_DEVICES, MORE_WORK = 16, 1.5
+MEAN_DEVICES, MORE_WORK = 16, 1.25
 """On more devices than these fewer states are tried, as each takes longer to price. On fewer, up to
 ``MORE_WORK`` times as many are tried."""
 GAIN = 1.005
 """A plan has nothing to gain if it takes at most this many times as long as its work, spread over
 all devices."""
 
-PHASES = ((WIDELY, 2, 0.5), (WIDELY, 4, 1.0), (NEARBY, 4, 0.5))
-"""Annealings in order, each with their number for all graphs together, and their part of the work.
-Chance decides as much as the number of states."""
-FEW_DEVICES, TIMES = 8, 2
-"""On up to so many devices, annealings take little time, and there are ``TIMES`` as many."""
-ALIKE, ALIKE_ON_FEW = 1, 3
+FEW_DEVICES = 8
+"""On up to so many devices, annealings take less time."""
+PHASES = ((WIDELY, 2, 8, 0.5), (WIDELY, 4, 8, 1.0), (NEARBY, 4, 8, 0.5))
+"""Annealings in order, each with their number for all graphs together, on many and on few devices,
+and their part of the work. Chance decides as much as the number of states."""
+ALIKE, ALIKE_ON_FEW = 0, 2
 """The most other graphs, as fast as the fastest one, that are annealed widely as well, on many and
 on few devices."""
 MOST_GRAPHS = 2
@@ -87,11 +87,10 @@ def refine(
     work: int | None = None,
 ) -> None:
     """Refine the fastest plans of a few graphs, with each operator on any devices, and price the
-    results. The search is first wide for each graph. Then the graph of the fastest result is
-    rewritten, unless ``rewriting`` is None, and the search is near its plan. It is left out
-    where it cannot gain or is not known to be worth its time: for chains on devices of one kind
-    unless they are tiny, for many operators or devices, and for plans that take hardly longer than
-    their work."""
+    results. Annealings are first wide, then near the fastest plan. After each wide one, the graph
+    of the fastest plan is rewritten, unless ``rewriting`` is None. All is left out where it cannot
+    gain or is not known to be worth its time: for chains on devices of one kind unless they are
+    tiny, for many operators or devices, and for plans that take hardly longer than their work."""
     if machine.devices > MOST_DEVICES:
         return
     work = WORK if work is None else work
@@ -107,8 +106,9 @@ def refine(
         if mappings is not None:
             teller.works_on("refining", "refine", lambda of=whole: of.busy_bound)
             starts.append(_Start(whole, replace(best.choice, mappings=mappings)))
-    for stages, count, part in PHASES:
-        refined = _annealed(starts, int(part * work), stages, count)
+    few = machine.devices <= FEW_DEVICES
+    for stages, on_many, on_few, part in PHASES:
+        refined = _annealed(starts, int(part * work), stages, on_few if few else on_many)
         fastest = min(refined, key=lambda pair: pair[1].seconds, default=None)
         if fastest is None:
             return
@@ -122,35 +122,35 @@ def refine(
 def _rewritten(
     whole: PricedTrial, tried: Tried[PricedPlans], rewriting: Rewriting, work: int
 ) -> list[_Start]:
-    """The plan after rewrites of its graph that make it faster, then those that are as fast. They
-    are priced even after an interrupt."""
+    """The plan after rewrites of its graph that make it faster, which is priced even after an
+    interrupt; then those that are as fast."""
     given = whole, tried.choice, tried.seconds, rewriting.rules_of, work
     rewriter = RefinedRewriter(*given)
-    starts: list[_Start] = []
     try:
         whole.phases.timed("refining", rewriter.improve)
     finally:
         with whole.phases.later():
-            most = ALIKE_ON_FEW if whole.chooser.mesh.machine.devices <= FEW_DEVICES else ALIKE
-            for plan in (rewriter.plan, *rewriter.alike[:most]):
-                trial = whole
-                if plan.choice.graph != whole.graph:
-                    trial = rewriting.trial_of(plan.derivation, plan.delta)
-                choice = replace(trial.counted(everything), mappings=plan.choice.mappings)
-                trial.tried_choice(choice)
-                starts.append(_Start(trial, choice))
-    return starts
+            best = _start(whole, rewriter.plan, rewriting)
+            best.trial.tried_choice(best.choice)
+    few = whole.chooser.mesh.machine.devices <= FEW_DEVICES
+    others = rewriter.alike[: ALIKE_ON_FEW if few else ALIKE]
+    return [best, *(_start(whole, plan, rewriting) for plan in others)]
+
+
+def _start(whole: PricedTrial, plan: RewrittenPlan, rewriting: Rewriting) -> _Start:
+    """A plan of a rewritten graph as a choice to refine. ``whole``: the trial of the graph
+    before."""
+    if plan.choice.graph != whole.graph:
+        whole = rewriting.trial_of(plan.derivation, plan.delta)
+    return _Start(whole, replace(whole.counted(everything), mappings=plan.choice.mappings))
 
 
 def _annealed(starts: Sequence[_Start], work: int, stages: Stages, count: int) -> list[_Refined]:
     """The best plan that fits for each graph, by annealings side by side. ``count``: their number
-    for all graphs together, or twice as many on few devices; at least one for each of the first
-    ones."""
+    for all graphs together. Each graph has at least one."""
     lanes: list[tuple[PricedTrial, Lane]] = []
     for trial, choice in starts:
-        devices = trial.chooser.mesh.machine.devices
-        each = count * (TIMES if devices <= FEW_DEVICES else 1) // len(starts)
-        for seed in range(max(1, each)):
+        for seed in range(max(1, count // len(starts))):
             lanes.append((trial, Lane(trial.annealer(work, seed), choice, stages)))
     if not lanes:
         return []
