@@ -95,17 +95,7 @@ def refine(
         return
     work = WORK if work is None else work
     work = int(work * min(MORE_WORK, MEAN_DEVICES / machine.devices))
-    starts: list[_Start] = []
-    for best in list(_starts(model, search)):
-        trial = search.priced[best]
-        whole = on_all_devices(search, trial.graph, machine)
-        if whole is None or _is_work(min(best.seconds, search.known), whole, machine):
-            continue
-        first = search.firsts.get(trial, 0)
-        mappings = in_spaces(trial.builder, whole.chooser.spaces, best.choice, first)
-        if mappings is not None:
-            teller.works_on("refining", "refine", lambda of=whole: of.busy_bound)
-            starts.append(_Start(whole, replace(best.choice, mappings=mappings)))
+    starts = _starts(model, search, machine, teller)
     few = machine.devices <= FEW_DEVICES
     for stages, on_many, on_few, part in PHASES:
         refined = _annealed(starts, int(part * work), stages, on_few if few else on_many)
@@ -119,6 +109,22 @@ def refine(
             starts = [_Start(fastest[0], fastest[1].choice)]
 
 
+def _starts(model: Graph, search: SearchState, machine: Machine, teller: Teller) -> list[_Start]:
+    """The choices to refine, with a mapping of each operator."""
+    starts: list[_Start] = []
+    for best in list(_plans_to_refine(model, search)):
+        trial = search.priced[best]
+        whole = on_all_devices(search, trial.graph, machine)
+        if whole is None or _is_work(min(best.seconds, search.known), whole, machine):
+            continue
+        first = search.firsts.get(trial, 0)
+        mappings = in_spaces(trial.builder, whole.chooser.spaces, best.choice, first)
+        if mappings is not None:
+            teller.works_on("refining", "refine", lambda of=whole: of.busy_bound)
+            starts.append(_Start(whole, replace(best.choice, mappings=mappings)))
+    return starts
+
+
 def _rewritten(
     whole: PricedTrial, tried: Tried[PricedPlans], rewriting: Rewriting, work: int
 ) -> list[_Start]:
@@ -130,14 +136,14 @@ def _rewritten(
         whole.phases.timed("refining", rewriter.improve)
     finally:
         with whole.phases.later():
-            best = _start(whole, rewriter.plan, rewriting)
+            best = _start_of(whole, rewriter.plan, rewriting)
             best.trial.tried_choice(best.choice)
     few = whole.chooser.mesh.machine.devices <= FEW_DEVICES
     others = rewriter.alike[: ALIKE_ON_FEW if few else ALIKE]
-    return [best, *(_start(whole, plan, rewriting) for plan in others)]
+    return [best, *(_start_of(whole, plan, rewriting) for plan in others)]
 
 
-def _start(whole: PricedTrial, plan: RewrittenPlan, rewriting: Rewriting) -> _Start:
+def _start_of(whole: PricedTrial, plan: RewrittenPlan, rewriting: Rewriting) -> _Start:
     """A plan of a rewritten graph as a choice to refine. ``whole``: the trial of the graph
     before."""
     if plan.choice.graph != whole.graph:
@@ -177,7 +183,7 @@ def move_once(search: SearchState, allowed: Callable[[Graph], Allowed]) -> None:
         trial.moved_once(best.choice, allowed(trial.graph), brief=brief)
 
 
-def _starts(model: Graph, search: SearchState) -> Iterator[PricedPlan]:
+def _plans_to_refine(model: Graph, search: SearchState) -> Iterator[PricedPlan]:
     """The plans to refine: the fastest that fit and don't have fully sharded weights, one for each
     graph that may gain. The model's own graph comes first, then the fastest others."""
     candidates = (plan for plan in search.priced if plan.fits and not plan.choice.fully_sharded)
