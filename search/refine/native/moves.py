@@ -35,12 +35,12 @@ def move(
         _relocate(moves, table, operator, now, other)
         return
     kind, edge = fraction(random), moves.first[operator]
-    edges = moves.first[operator + 1] - edge
+    edges = int(moves.first[operator + 1] - edge)
     if kind < shares[ANY_OF]:
         other[operator] = any_of(moves, table, operator)
     elif kind < shares[BESIDE] and edges:
         edge += below(random, edges)
-        like = now[moves.other[edge]]
+        like = int(now[moves.other[edge]])
         if kind < shares[ALIGNED]:
             ends = moves.dimensions[edge]
             other[operator] = aligned(moves, table, like, ends[1], ends[0], operator)
@@ -75,7 +75,7 @@ def _move_region(
         start = below(random, moves.devices - size + 1)
         for at in range(count):
             operator = moves.some[at]
-            other[operator] = resized(moves, table, operator, now[operator], start, size)
+            other[operator] = resized(moves, table, operator, int(now[operator]), start, size)
 
 
 @compiled
@@ -92,7 +92,7 @@ def _find_region(moves: MoveTables, operator: int) -> int:
     some[0] = operator
     for _ in range(1 + below(random, LONGEST)):
         end = some[below(random, count)]
-        edges = moves.first[end + 1] - moves.first[end]
+        edges = int(moves.first[end + 1] - moves.first[end])
         if edges:
             other, is_new = moves.other[moves.first[end] + below(random, edges)], True
             for at in range(count):
@@ -163,7 +163,7 @@ def _put_at(
     start = min(start, moves.devices - 1 - row[LAST] + row[START])
     for at in range(count):
         operator = moves.some[at]
-        other[operator] = moved_to(table, now[operator], start)
+        other[operator] = moved_to(table, int(now[operator]), start)
 
 
 @compiled
@@ -178,7 +178,7 @@ def _shift(
     by = below(moves.random, first + moves.devices - last) - first
     for at in range(count):
         operator = moves.some[at]
-        number = now[operator]
+        number = int(now[operator])
         other[operator] = moved_to(table, number, table.rows[number, START] + by)
 
 
@@ -199,7 +199,7 @@ def _spread(
             end, ends = moves.other[edge], moves.dimensions[edge]
             if moves.marks[end] == mark:
                 moves.marks[end] = 0
-                other[end] = aligned(moves, table, other[operator], ends[0], ends[1], end)
+                other[end] = aligned(moves, table, int(other[operator]), ends[0], ends[1], end)
                 waiting[left] = end
                 left += 1
 
@@ -220,11 +220,11 @@ def lay_apart(moves: MoveTables, table: MappingTable, now: Numbers, other: Numbe
     for branch in range(count):
         start, last = moves.groups[branch, 0], moves.groups[branch, 1]
         begin = moves.branches[first + branch]
-        operators = moves.branches[first + branch + 1] - begin
+        operators = int(moves.branches[first + branch + 1] - begin)
         for at in range(operators):
             moves.some[at] = moves.branched[begin + at]
         seed = moves.some[below(random, operators)]
-        like = now[seed] if fraction(random) < 0.5 else ABSENT
+        like = int(now[seed]) if fraction(random) < 0.5 else ABSENT
         mapping = resized(moves, table, seed, like, start, last - start + 1)
         _spread(moves, table, seed, mapping, operators, other)
     return True

@@ -183,6 +183,26 @@ def test_no_plan_is_faster_than_the_longest_path_of_its_operators(library, graph
         assert has_longer_path(delta, state, (own[:, 0] + own[:, 1]).max())
 
 
+@given(training_graphs(cut=False), st.sampled_from(MACHINES), st.integers(0, 99))
+def test_what_is_not_priced_yet_rules_out_no_plan_that_is_fast_enough(
+    library, graph, machine, seed
+):
+    """A simulator to which all is new answers like one that knows all seconds."""
+    chooser = chooser_of(graph, library, machine)
+    given = graph, Builder(chooser.spaces), chooser.pricing.cost
+    whole = DeltaSimulator.of(*given)
+    moves = Moves(graph, chooser.spaces, machine[1], whole.states.mappings, seed)
+    mappings: Mappings = dict.fromkeys(graph.operators, OperatorMapping(0))
+    for part in (0.5, 0.9, 0.999, 1.0, 1.001, 1.1) * 2:
+        mappings = moves.moved(moves.apart(mappings) or mappings)
+        state = [*mappings.values()]
+        seconds = whole.seconds_mapped(state, inf)
+        assert seconds is not None
+        limit = part * seconds
+        answer = DeltaSimulator.of(*given).seconds_mapped(state, limit)
+        assert answer == (seconds if seconds < limit else None)
+
+
 def test_a_resharding_rules_a_plan_out_before_others_are_priced(library):
     """Each operator is on another device than the one that it reads."""
     graph = parse_graph(
