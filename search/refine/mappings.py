@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from pcg.graph.graph import Node
 from pcg.memo import Answers
+from search.map.choose.spaces import Spaces
 from search.map.space.mapping import MappedAxis, OperatorMapping
+from search.map.space.strategies import passes
 from search.refine.native.mappings import (
     AXES,
     FIRST_AXIS,
@@ -71,6 +74,15 @@ class NumberedMappings:
         new.used[0] = count
         for number in range(count):
             new.numbers[place_of_mapping(new, new.rows[number])] = number
+
+
+def passing_axes(nodes: Sequence[Node], spaces: Spaces) -> Numbers:
+    """[operators, axes]: whether an axis stands for partial sums that pass through."""
+    axes = [spaces.of(node).axes for node in nodes]
+    through = np.zeros((len(nodes), max([1, *map(len, axes)])), np.int64)
+    for number, own in enumerate(axes):
+        through[number, : len(own)] = [passes(axis) for axis in own]
+    return through
 
 
 def _empty(axes: int, mappings: int) -> MappingTable:

@@ -20,8 +20,7 @@ import numpy as np
 from pcg.graph.graph import Graph, Node
 from search.map.choose.spaces import Spaces
 from search.map.space.mapping import OperatorMapping
-from search.map.space.strategies import passes
-from search.refine.mappings import NumberedMappings
+from search.refine.mappings import NumberedMappings, passing_axes
 from search.refine.native.moves import lay_apart, move
 from search.refine.native.random_mappings import NO_DIMENSION, MoveTables
 from search.refine.native.tables import Numbers, numbered_lists
@@ -98,12 +97,10 @@ def _tables(graph: Graph, spaces: Spaces, devices: int, seed: int) -> MoveTables
     """The tables of a graph's changes."""
     nodes = graph.operators
     numbers = {node: number for number, node in enumerate(nodes)}
-    axes = [spaces.of(node).axes for node in nodes]
-    most = max([1, *map(len, axes)])
-    through = np.zeros((len(nodes), most), np.int64)
+    axes, through = [spaces.of(node).axes for node in nodes], passing_axes(nodes, spaces)
+    most = through.shape[1]
     fits = np.zeros((len(nodes), most, devices + 1), np.int64)
     for number, (node, own) in enumerate(zip(nodes, axes, strict=True)):
-        through[number, : len(own)] = [passes(axis) for axis in own]
         for place in range(len(own)):
             fits[number, place, 2:] = [spaces.fits(node, place, k) for k in range(2, devices + 1)]
     every = forks(graph)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from search.map.space.strategies import passes
-from search.refine.mappings import NumberedMappings
+from search.refine.mappings import NumberedMappings, passing_axes
 from search.refine.native.states import ALONE, NO_PIECE, READ_BITS, StateTables
-from search.refine.native.tables import ABSENT, GrowingHashTable, Numbers, numbered_lists, pair
+from search.refine.native.tables import ABSENT, GrowingHashTable, numbered_lists, pair
 from search.refine.pieces import OperatorPieces
 from search.refine.rows import TableRows
 
@@ -20,7 +19,7 @@ class StateRows:
         self._pieces, self._rows = pieces, rows
         self._lists, self._cuts = GrowingHashTable(), GrowingHashTable()
         self._used = np.zeros(1, np.int64)
-        self._passes = _passes(pieces)
+        self._passes = passing_axes(pieces.nodes, pieces.builder.spaces)
         makers, leaves = pieces.makers, pieces.leaves
         operands = [
             [(leaves.get(v, ABSENT), *makers.get(v, (ABSENT, ABSENT))) for v in own]
@@ -71,12 +70,3 @@ class StateRows:
             leaf if leaf != ABSENT else every[pieces[maker]].outer[port]
             for leaf, maker, port in self._operands[slice(*self._first[number : number + 2])]
         )
-
-
-def _passes(pieces: OperatorPieces) -> Numbers:
-    """For each operator and axis, whether it stands for partial sums that pass through."""
-    spaces = [pieces.builder.spaces.of(node).axes for node in pieces.nodes]
-    through = np.zeros((len(spaces), max([1, *map(len, spaces)])), np.int64)
-    for number, axes in enumerate(spaces):
-        through[number, : len(axes)] = [passes(axis) for axis in axes]
-    return through
