@@ -28,9 +28,7 @@ from search.map.choose.choosing import Choice, Chooser
 from search.map.space.mapping import OperatorMapping
 from search.refine.delta import DeltaSimulator
 from search.refine.moves import BROAD, FINE, Moves, Shares
-from search.refine.native.moves import lay_apart
-from search.refine.native.tables import Numbers
-from search.refine.native.walk import (
+from search.refine.native.annealing import (
     ASKS,
     BEST,
     ENDED,
@@ -51,6 +49,8 @@ from search.refine.native.walk import (
     walk,
     walk_on,
 )
+from search.refine.native.moves import lay_apart
+from search.refine.native.tables import Numbers
 
 Start = Literal["best", "alone", "apart"]
 """The start of an annealing: the best plan so far, all operators on one device, or the best plan

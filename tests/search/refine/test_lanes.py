@@ -20,7 +20,7 @@ from search.cost.progress import timed_by
 from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
-from search.refine import lanes
+from search.refine import annealing, lanes
 from search.refine.annealing import WIDELY, Annealer
 from search.refine.delta import DeltaSimulator
 from search.refine.lanes import Lane, run_lanes
@@ -74,18 +74,19 @@ def test_a_lane_whose_process_died_runs_here(chooser, monkeypatch):
     assert [c.mappings for c in bests(apart)] == [c.mappings for c in bests(whole)]
 
 
-def test_an_interrupt_keeps_the_best_states_of_all_lanes(chooser):
-    """The first lane is interrupted after some hundred states, and so is the second beside it.
-    The third comes after the second, and has not begun."""
+def test_an_interrupt_keeps_the_best_states_of_all_lanes(chooser, monkeypatch):
+    """The first lane is interrupted after some seconds, and so is the second beside it. The third
+    comes after the second, and has not begun."""
+    monkeypatch.setattr(annealing, "STATES", 10**6)
     own, parent, asked = lanes_of(chooser), os.getpid(), count()
 
     def interrupted() -> bool:
-        if os.getpid() == parent and next(asked) > 40:
+        if os.getpid() == parent and next(asked) > 2000:
             raise KeyboardInterrupt
         return False
 
     for lane in own:
-        lane.annealer.is_over, lane.annealer.work = interrupted, 10**7
+        lane.annealer.is_over, lane.annealer.work = interrupted, 10**9
     with pytest.raises(KeyboardInterrupt):
         run_lanes(own)
     assert [bool(choice.mappings) for choice in bests(own)] == [True, True, False]

@@ -29,7 +29,7 @@ NOW, LEAST, BEST, LIMIT, HEAT, LAST_HEAT = range(6)
 ENDED, GOES_ON, MISSES, NEEDS_ROOM, ASKS = range(5)
 
 
-class Walk(NamedTuple):
+class AnnealingWalk(NamedTuple):
     """Where an annealing is."""
 
     now: Numbers
@@ -49,9 +49,9 @@ class Walk(NamedTuple):
     """See ``search.refine.moves.Shares``."""
 
 
-def walk(operators: int, *, is_asked: bool) -> Walk:
+def walk(operators: int, *, is_asked: bool) -> AnnealingWalk:
     """A walk that has not begun. ``is_asked``: whether another function prices states."""
-    made = Walk(
+    made = AnnealingWalk(
         np.zeros(operators, np.int64),
         np.zeros(operators, np.int64),
         np.zeros(operators, np.int64),
@@ -69,7 +69,7 @@ def walk_on(
     states: StateTables,
     scratch: Scratch,
     moves: MoveTables,
-    walk: Walk,
+    walk: AnnealingWalk,
     states_at_once: int,
 ) -> int:
     """Go on with a walk for so many states. Returns what it waits for."""
@@ -95,7 +95,7 @@ def walk_on(
 
 
 @compiled
-def _draw(states: StateTables, moves: MoveTables, walk: Walk) -> bool:
+def _draw(states: StateTables, moves: MoveTables, walk: AnnealingWalk) -> bool:
     """Draw a state, and the seconds at which it is not accepted. False if nothing changes."""
     seconds, numbers = walk.seconds, walk.numbers
     move(moves, states.mappings, walk.shares, walk.now, walk.other)
@@ -112,7 +112,7 @@ def _draw(states: StateTables, moves: MoveTables, walk: Walk) -> bool:
 
 
 @compiled
-def decide(walk: Walk, seconds: float) -> None:
+def decide(walk: AnnealingWalk, seconds: float) -> None:
     """Go to the state that was drawn if it is fast enough. ``seconds``: of its step."""
     walk.numbers[IS_DRAWN] = False
     walk.numbers[TURN] += 1
@@ -124,7 +124,7 @@ def decide(walk: Walk, seconds: float) -> None:
 
 
 @compiled
-def keep(walk: Walk) -> None:
+def keep(walk: AnnealingWalk) -> None:
     """Keep the state if it is the fastest so far."""
     seconds = walk.seconds
     seconds[LEAST] = min(seconds[LEAST], seconds[NOW])
