@@ -25,6 +25,7 @@ from typing import TypeVar
 from pcg.graph.graph import Graph, Node, rebuild
 from pcg.graph.pairs import side
 from search.cost.derivation import Applied, Derivation, Scribe
+from search.cost.progress import check_time
 from search.map.choose.choosing import Choice
 from search.map.choose.spaces import Spaces
 from search.map.space.mapping import MappedAxis, OperatorMapping
@@ -152,6 +153,7 @@ class RefinedRewriter:
         return grows or self.rules_of(made) is not self._rules
 
     def _neighbour(self, key: _Key, applied: Applied, made: Graph) -> _Neighbour:
+        check_time()
         chooser, templates = self.trial.chooser, self.plan.delta.pieces.templates
         mappings, fresh = carried_over(self.plan.choice, applied, made, chooser.spaces)
         near = [node for node in made.operators if node in fresh or fresh & _beside(made, node)]
