@@ -41,14 +41,14 @@ GAIN = 1.005
 """A plan has nothing to gain if it takes at most this many times as long as its work, spread over
 all devices."""
 
-FEW_DEVICES = 8
-"""On up to so many devices, annealings take less time."""
-PHASES = ((WIDELY, 2, 8, 0.5), (WIDELY, 4, 8, 1.0), (NEARBY, 4, 8, 0.5))
-"""Annealings in order, each with their number for all graphs together, on many and on few devices,
-and their part of the work. Chance decides as much as the number of states."""
-ALIKE, ALIKE_ON_FEW = 0, 2
-"""The most other graphs, as fast as the fastest one, that are annealed widely as well, on many and
-on few devices."""
+FEW_DEVICES, FEW_OPERATORS = 8, 32
+"""On up to so many devices, annealings of up to so many operators take less time."""
+PHASES = ((WIDELY, (2, 8), 0.5), (WIDELY, (4, 8), 1.0), (NEARBY, (4, 8), 0.5))
+"""Annealings in order, each with their number for all graphs together, in general and where they
+take less time, and their part of the work. Chance decides as much as the number of states."""
+ALIKE = 0, 2
+"""The most other graphs, as fast as the fastest one, that are annealed widely as well: in general,
+and where annealings take less time."""
 MOST_GRAPHS = 2
 """The most graphs that are refined. There are several since a change of mappings cannot undo a
 rewrite."""
@@ -96,15 +96,15 @@ def refine(
     work = WORK if work is None else work
     work = int(work * min(MORE_WORK, MEAN_DEVICES / machine.devices))
     starts = _starts(model, search, machine, teller)
-    few = machine.devices <= FEW_DEVICES
-    for stages, on_many, on_few, part in PHASES:
-        refined = _annealed(starts, int(part * work), stages, on_few if few else on_many)
+    is_quick = machine.devices <= FEW_DEVICES and len(model.operators) <= FEW_OPERATORS
+    for stages, counts, part in PHASES:
+        refined = _annealed(starts, int(part * work), stages, counts[is_quick])
         fastest = min(refined, key=lambda pair: pair[1].seconds, default=None)
         if fastest is None:
             return
         if rewriting is not None and stages is WIDELY:
             teller.works_on("rewriting as refined", "refine")
-            starts = _rewritten(*fastest, rewriting, work)
+            starts = _rewritten(*fastest, rewriting, work, ALIKE[is_quick])
         else:
             starts = [_Start(fastest[0], fastest[1].choice)]
 
@@ -126,10 +126,10 @@ def _starts(model: Graph, search: SearchState, machine: Machine, teller: Teller)
 
 
 def _rewritten(
-    whole: PricedTrial, tried: Tried[PricedPlans], rewriting: Rewriting, work: int
+    whole: PricedTrial, tried: Tried[PricedPlans], rewriting: Rewriting, work: int, alike: int
 ) -> list[_Start]:
     """The plan after rewrites of its graph that make it faster, which is priced even after an
-    interrupt; then those that are as fast."""
+    interrupt; then up to ``alike`` plans that are as fast."""
     given = whole, tried.choice, tried.seconds, rewriting.rules_of, work
     rewriter = RefinedRewriter(*given)
     try:
@@ -138,9 +138,7 @@ def _rewritten(
         with whole.phases.later():
             best = _start_of(whole, rewriter.plan, rewriting)
             best.trial.tried_choice(best.choice)
-    few = whole.chooser.mesh.machine.devices <= FEW_DEVICES
-    others = rewriter.alike[: ALIKE_ON_FEW if few else ALIKE]
-    return [best, *(_start_of(whole, plan, rewriting) for plan in others)]
+    return [best, *(_start_of(whole, plan, rewriting) for plan in rewriter.alike[:alike])]
 
 
 def _start_of(whole: PricedTrial, plan: RewrittenPlan, rewriting: Rewriting) -> _Start:
