@@ -19,9 +19,9 @@ from search.map.building import Builder
 from search.map.choose.choosing import Choice
 from search.map.choose.spaces import Spaces
 from search.map.space.allow import Allowed, everything
-from search.map.space.mapping import MappedAxis, OperatorMapping
+from search.map.space.mapping import OperatorMapping
 from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
-from search.plan.rewriting import RefinedRewriter, RewrittenPlan
+from search.plan.rewriting import RefinedRewriter, RewrittenPlan, by_names
 from search.refine.annealing import NEARBY, WIDELY, WORK, Stages
 from search.refine.delta import DeltaSimulator
 from search.refine.lanes import Lane, run_lanes
@@ -236,13 +236,9 @@ def in_spaces(
     other places. None if an axis is missing there. ``first``: the first device of the choice."""
     mappings: dict[Node, OperatorMapping] = {}
     for node in choice.graph.operators:
-        mapping, axes = builder.mapping(choice, node), builder.spaces.of(node).axes
-        places = {axis.name: place for place, axis in enumerate(spaces.of(node).axes)}
-        made: list[MappedAxis] = []
-        for axis in mapping.axes:
-            place = axis.place if axis.place < 0 else places.get(axes[axis.place].name)
-            if place is None:
-                return None
-            made.append(axis._replace(place=place))
-        mappings[node] = OperatorMapping(first + mapping.start, tuple(made))
+        mapping = builder.mapping(choice, node)
+        made = by_names(mapping, builder.spaces.of(node).axes, spaces.of(node).axes)
+        if made is None:
+            return None
+        mappings[node] = made.moved(first + made.start)
     return mappings

@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from pcg.graph.graph import Graph, Node, rebuild
 from pcg.graph.pairs import side
+from pcg.types.local import Axis
 from search.cost.derivation import Applied, Derivation, Scribe
 from search.cost.progress import check_time
 from search.map.choose.choosing import Choice
@@ -35,6 +36,7 @@ from search.refine.delta import DeltaSimulator
 from search.refine.lanes import Lane, run_lanes
 from search.refine.moves import FINE, SINGLE, Mappings
 from search.substitute.algebra import Algebra
+from search.substitute.rewrites import around
 from substitutions.rules.concrete.rooted import RootedRules
 from substitutions.rules.rule import Rule
 
@@ -156,7 +158,8 @@ class RefinedRewriter:
         check_time()
         chooser, templates = self.trial.chooser, self.plan.delta.pieces.templates
         mappings, fresh = carried_over(self.plan.choice, applied, made, chooser.spaces)
-        near = [node for node in made.operators if node in fresh or fresh & _beside(made, node)]
+        changed = around(made, fresh, 1)
+        near = [node for node in made.operators if node in changed]
         choice = Choice(made, dict.fromkeys(made.operators, ()), inf, mappings=mappings)
         given = self.trial.builder, chooser.pricing.cost, templates
         own = DeltaSimulator.of(made, *given)
@@ -198,26 +201,31 @@ def carried_over(
             mappings[new.node] = _like(spaces, old.node, before[old.node], new.node)
     for node in made.operators:
         if node not in mappings:
-            beside = [other for other in _beside(made, node) if other in mappings]
+            beside = around(made, {node}, 1) & mappings.keys()
             mappings[node] = OperatorMapping(min((mappings[n].start for n in beside), default=0))
     return {node: mappings[node] for node in made.operators}, fresh
 
 
 def _like(spaces: Spaces, old: Node, mapping: OperatorMapping, new: Node) -> OperatorMapping:
     """The mapping of an operator along the axes of the same names as those of another one; on one
-    device if it lacks one of them."""
-    axes = spaces.of(old).axes
-    places = {axis.name: place for place, axis in enumerate(spaces.of(new).axes)}
+    device if it lacks one of them, or does not fit."""
+    made = by_names(mapping, spaces.of(old).axes, spaces.of(new).axes)
+    if made is None or not all(
+        axis.place < 0 or spaces.fits(new, axis.place, axis.degree) for axis in made.axes
+    ):
+        return OperatorMapping(mapping.start)
+    return made
+
+
+def by_names(
+    mapping: OperatorMapping, old: Sequence[Axis], new: Sequence[Axis]
+) -> OperatorMapping | None:
+    """A mapping in terms of other axes of the same names. None if one is missing there."""
+    places = {axis.name: place for place, axis in enumerate(new)}
     made: list[MappedAxis] = []
     for axis in mapping.axes:
-        place = axis.place if axis.place < 0 else places.get(axes[axis.place].name)
-        if place is None or (place >= 0 and not spaces.fits(new, place, axis.degree)):
-            return OperatorMapping(mapping.start)
+        place = axis.place if axis.place < 0 else places.get(old[axis.place].name)
+        if place is None:
+            return None
         made.append(axis._replace(place=place))
     return OperatorMapping(mapping.start, tuple(made))
-
-
-def _beside(graph: Graph, node: Node) -> set[Node]:
-    """The operators that an operator reads, or that read it."""
-    makers = {value.node for value in node.inputs if not value.node.is_leaf}
-    return makers | {*graph.users.get(node, ())}

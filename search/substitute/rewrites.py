@@ -294,7 +294,7 @@ class Rewriter:
         if tuple(step.rule.name for step in steps) != group.key.rules:
             return 0.0
         self._texts[group.key] = tuple(step.rule.text for step in steps)
-        excerpt = Excerpt.of(whole, _around(whole, _touched(whole, steps), NEAR + 1))
+        excerpt = Excerpt.of(whole, around(whole, _touched(whole, steps), NEAR + 1))
         strategies = {image: choice.strategies[node] for node, image in excerpt.images.items()}
         first = graph = excerpt.graph
         kept = {value: value for node in first.nodes for value in node.outputs}
@@ -310,9 +310,9 @@ class Rewriter:
         there = set(graph.nodes)
         gone = {n for n in first.nodes if before.get(n) not in there and not n.is_leaf}
         fresh = {n for n in graph.nodes if n not in after and not n.is_leaf}
-        near = _around(first, gone, NEAR) - gone
-        near |= {after[n] for n in _around(graph, fresh, NEAR) if n in after} - gone
-        ring = _around(first, near | gone, 1) - gone - near
+        near = around(first, gone, NEAR) - gone
+        near |= {after[n] for n in around(graph, fresh, NEAR) if n in after} - gone
+        ring = around(first, near | gone, 1) - gone - near
         fixed = {node: strategies[node] for node in ring}
         among = near | gone | ring
         old = self.chooser.choose(first, among=among, fixed=fixed, ends=excerpt.ends)
@@ -348,7 +348,7 @@ def _touched(graph: Graph, steps: Steps) -> set[Node]:
     return {node for node in touched if node in graph.users and not node.is_leaf}
 
 
-def _around(graph: Graph, nodes: set[Node], distance: int) -> set[Node]:
+def around(graph: Graph, nodes: set[Node], distance: int) -> set[Node]:
     """The operators at most ``distance`` away from some operators in either direction, these
     included."""
     near = set(nodes)

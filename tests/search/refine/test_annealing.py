@@ -7,43 +7,26 @@ from itertools import count
 
 import pytest
 from support.plans.branched import KINDS, branched
+from support.small.towers import TOWERS, chooser_of
 
 from pcg.graph.graph import Graph
-from pcg.machine import load_machine
 from pcg.placement.schedule import schedule
 from pcg.plan.text import parse_graph
-from search.cost.cost import CostModel
 from search.cost.derivation import Derivation
 from search.cost.progress import OutOfTime, Phases, timed_by
 from search.cost.simulate import simulate
 from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
-from search.map.rules.cuts import Cuts
 from search.map.space.mapping import OperatorMapping
 from search.refine.annealing import WIDELY, Annealer
 from search.refine.delta import DeltaSimulator
 from search.refine.overlap import Trial
 from substitutions.rules.store import Library, load_library
 
-TOWERS = """
-x = input[64, 1024]
-a = weight[1024, 1024]
-b = weight[1024, 1024]
-c = weight[1024, 1024]
-d = weight[1024, 512]
-left = relu(matmul(relu(matmul(relu(matmul(x, a)), b)), c))
-return mean_loss(concat(left, relu(matmul(x, d)), axis=1))
-"""
-
 
 @pytest.fixture(scope="module")
 def library() -> Library:
     return load_library()
-
-
-def chooser_of(graph: Graph, library: Library, devices: int = 5) -> Chooser:
-    cost = CostModel(load_machine("dgx-a100").with_devices(devices))
-    return Chooser.on(cost, Cuts.of_rules(library.concrete(graph)))
 
 
 def annealer_of(chooser: Chooser, graph: Graph, **options: object) -> Annealer:

@@ -7,16 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.graphs.behaviour import assert_same
 from support.graphs.strategies import training_graphs
+from support.small.towers import TOWERS, chooser_of
 
 from pcg.graph.graph import Graph, Node
-from pcg.machine import load_machine
 from pcg.placement.schedule import schedule
 from pcg.plan.text import parse_graph
-from search.cost.cost import CostModel
 from search.cost.simulate import simulate
 from search.map.building import Builder
-from search.map.choose.choosing import Choice, Chooser
-from search.map.rules.cuts import Cuts
+from search.map.choose.choosing import Choice
 from search.map.space.mapping import MappedAxis, OperatorMapping, mapping_of
 from search.map.space.strategies import starts
 from search.refine.delta import DeltaSimulator
@@ -24,25 +22,10 @@ from search.refine.mappings import NumberedMappings
 from search.refine.moves import BROAD, FINE, Mappings, Moves, Shares
 from substitutions.rules.store import Library, load_library
 
-TOWERS = """
-x = input[64, 1024]
-a = weight[1024, 1024]
-b = weight[1024, 1024]
-c = weight[1024, 1024]
-d = weight[1024, 512]
-left = relu(matmul(relu(matmul(relu(matmul(x, a)), b)), c))
-return mean_loss(concat(left, relu(matmul(x, d)), axis=1))
-"""
-
 
 @pytest.fixture(scope="module")
 def library() -> Library:
     return load_library()
-
-
-def chooser_of(graph: Graph, library: Library, devices: int = 5) -> Chooser:
-    cost = CostModel(load_machine("dgx-a100").with_devices(devices))
-    return Chooser.on(cost, Cuts.of_rules(library.concrete(graph)))
 
 
 def moves_of(graph: Graph, library: Library) -> Moves:
