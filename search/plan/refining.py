@@ -161,7 +161,7 @@ def _annealed(starts: Sequence[_Start], work: int, stages: Stages, count: int) -
     try:
         starts[0].trial.phases.timed("refining", lambda: run_lanes([lane for _, lane in lanes]))
     finally:
-        lanes.sort(key=lambda pair: pair[1].annealer.best[1])
+        lanes.sort(key=lambda pair: pair[1].annealer.least)
         refined: list[_Refined] = []
         for trial, _ in starts:
             own = (trial.tried_late(lane.best) for other, lane in lanes if other is trial)

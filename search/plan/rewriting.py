@@ -72,7 +72,7 @@ class _Neighbour:
 
     @property
     def seconds(self) -> float:
-        return self.lane.annealer.best[1]
+        return self.lane.annealer.least
 
 
 @dataclass(frozen=True, eq=False)

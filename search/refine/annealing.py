@@ -151,10 +151,14 @@ class Annealer:
     @property
     def best(self) -> tuple[tuple[OperatorMapping, ...] | None, float]:
         """The best state so far, None if nothing is faster than the start, and its seconds."""
-        seconds = float(self._walk.seconds[BEST])
         if not self._walk.numbers[HAS_BEST]:
-            return None, seconds
-        return self._known.decoded(self._walk.best), seconds
+            return None, self.least
+        return self._known.decoded(self._walk.best), self.least
+
+    @property
+    def least(self) -> float:
+        """Seconds of the best state so far."""
+        return float(self._walk.seconds[BEST])
 
     def take_over(self, best: tuple[tuple[OperatorMapping, ...] | None, float]) -> None:
         """Take over the best state of another annealing of the same choice."""
@@ -204,7 +208,7 @@ class Annealer:
             return
         last = self._devices - 1
         turned = (mapping.moved(last - mapping.last) for mapping in self._known.decoded(now))
-        other, least = self._known.encoded(turned), float(self._walk.seconds[BEST])
+        other, least = self._known.encoded(turned), self.least
         seconds = self._seconds(other, least)
         if seconds < least:
             self._enter(other, seconds)

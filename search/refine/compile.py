@@ -34,7 +34,7 @@ def compile_annealing() -> float:
     mappings = dict(zip(graph.operators, (OperatorMapping(0), OperatorMapping(1)), strict=True))
     annealer = Annealer(chooser, delta, work=WORK_TO_COMPILE)
     annealer.annealed(Choice(graph, {}, 0.0, mappings=mappings))
-    return annealer.best[1]
+    return annealer.least
 
 
 if __name__ == "__main__":
