@@ -12,7 +12,7 @@ from pcg.models import build_model
 from pcg.readings.work import gradient_nodes
 from search.split.excerpt import Excerpt
 from search.substitute.algebra import Algebra
-from search.substitute.rewrites import _around, _touched
+from search.substitute.rewrites import _touched, around
 from substitutions.rules.store import load_library
 
 
@@ -23,7 +23,7 @@ def graph() -> Graph:
 
 def some(graph: Graph, draw: random.Random) -> set[Node]:
     operators = [node for node in graph.nodes if not node.is_leaf]
-    return _around(graph, set(draw.sample(operators, 2)), 1)
+    return around(graph, set(draw.sample(operators, 2)), 1)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -49,7 +49,7 @@ def test_rewrite_in_a_window_makes_the_same_nodes_as_in_the_graph(graph: Graph) 
     steps = list(islice((step for step in first_steps if step is not None), 4))
     assert len(steps) == 4
     for step in steps:
-        nodes = _around(graph, _touched(graph, (step,)), 1)
+        nodes = around(graph, _touched(graph, (step,)), 1)
         excerpt = Excerpt.of(graph, nodes)
         after = excerpt.graph.replace(excerpt.replaced(step))
         made = graph.replace(step.replaced)
