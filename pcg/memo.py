@@ -68,6 +68,21 @@ class Answers(dict[K, V]):
         return answer
 
 
+class Numbering(dict[K, int]):
+    """Numbers of things, in the order in which they are first asked for. ``numbering[thing]``
+    numbers it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.every: list[K] = []
+        """The things by number."""
+
+    def __missing__(self, thing: K) -> int:
+        number = self[thing] = len(self.every)
+        self.every.append(thing)
+        return number
+
+
 def remembered(method: Callable[Concatenate[S, P], V]) -> Callable[Concatenate[S, P], V]:
     """Return a method that caches its results in its object, by its arguments. These have to be
     given by position."""

@@ -352,9 +352,8 @@ class MeshPlanner:
             return None
 
         def trial_of(derivation: Derivation, simulator: DeltaSimulator) -> PricedTrial:
-            pieces = simulator.pieces
-            variant = Variant(pieces.graph, derivation)
-            return replace(self._trial(variant, pieces.cost, search), simulator=simulator)
+            variant, cost = Variant(simulator.graph.graph, derivation), simulator.pieces.cost
+            return replace(self._trial(variant, cost, search), simulator=simulator)
 
         return Rewriting(self.library.concrete, trial_of)
 

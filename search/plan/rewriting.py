@@ -156,12 +156,12 @@ class RefinedRewriter:
 
     def _neighbour(self, key: _Key, applied: Applied, made: Graph) -> _Neighbour:
         check_time()
-        chooser, templates = self.trial.chooser, self.plan.delta.pieces.templates
+        chooser, rows = self.trial.chooser, self.plan.delta.rows
         mappings, fresh = carried_over(self.plan.choice, applied, made, chooser.spaces)
         changed = around(made, fresh, 1)
         near = [node for node in made.operators if node in changed]
         choice = Choice(made, dict.fromkeys(made.operators, ()), inf, mappings=mappings)
-        given = self.trial.builder, chooser.pricing.cost, templates
+        given = self.trial.builder, chooser.pricing.cost, rows
         own = DeltaSimulator.of(made, *given)
         return _Neighbour(key, applied, own, self._lane(own, choice, NEAR_IT, near))
 

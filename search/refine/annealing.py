@@ -108,7 +108,7 @@ class Annealer:
     """The operators at which changes begin; by default all."""
 
     def __post_init__(self) -> None:
-        self._graph, self._known = self.delta.pieces.graph, self.delta.states.mappings
+        self._graph, self._known = self.delta.graph.graph, self.delta.states.mappings
         self._devices = self.chooser.pricing.cost.machine.devices
         given = self._graph, self.chooser.spaces, self._devices, self._known, self.seed
         self._moves = Moves(*given)

@@ -28,8 +28,8 @@ from search.cost.cost import NOTHING, CostModel
 from search.cost.tasks import ProgramStep, TaskProgram, trained_weights
 from search.map.building import Builder
 from search.map.choose.choosing import Choice
-from search.map.rules.templates import CutTemplates
 from search.map.space.mapping import OperatorMapping
+from search.refine.kinds import GraphKinds
 from search.refine.native.issue import issue
 from search.refine.native.listing import (
     AHEAD,
@@ -37,10 +37,10 @@ from search.refine.native.listing import (
     CUT,
     FIRST,
     HOMES,
+    LAYOUT,
     MISSING,
     MOVE,
     PARTS,
-    PARTS_OF,
     PIECE,
     READ,
     RESHARDING,
@@ -48,9 +48,7 @@ from search.refine.native.listing import (
     SECOND,
     SHARED,
     STEPS,
-    TIME,
     WEIGHT,
-    Listing,
     listing,
 )
 from search.refine.native.states import NO_PIECE, StateTables, find_pieces, state_seconds
@@ -58,30 +56,35 @@ from search.refine.native.tables import ABSENT, Numbers, Tables
 from search.refine.native.timing import Scratch, list_plan, plan_clocks
 from search.refine.pieces import OperatorPieces
 from search.refine.rows import TableRows
-from search.refine.states import StateRows
+from search.refine.states import GraphTables
 
 
 @dataclass(eq=False)
 class DeltaSimulator:
-    """Simulates the plans of choices for one graph."""
+    """Simulates the plans of choices for one graph. ``rows``: what is known of plans of any graph;
+    simulators may share it."""
 
-    pieces: OperatorPieces
-    _rows: TableRows = field(init=False)
-    _scratch: Scratch | None = field(init=False, default=None)
-    _slots: int = field(init=False, default=256)
-    """The number of slots for which there is room in the scratch."""
+    graph: GraphKinds
+    rows: TableRows
+    _scratch: Scratch = field(init=False)
 
     def __post_init__(self) -> None:
-        self._rows = TableRows(self.pieces)
-        self.states = StateRows(self.pieces, self._rows)
+        self.states = GraphTables(self.graph, self.rows)
+        self._scratch = self._room()
 
     @staticmethod
     def of(
-        graph: Graph, builder: Builder, cost: CostModel, templates: CutTemplates | None = None
+        graph: Graph, builder: Builder, cost: CostModel, rows: TableRows | None = None
     ) -> DeltaSimulator:
-        """A simulator for the plans that a builder makes of a graph. ``templates``: those of
-        operators that were cut before; new ones are added."""
-        return DeltaSimulator(OperatorPieces(graph, builder, cost, templates or CutTemplates()))
+        """A simulator for the plans that a builder makes of a graph. ``rows``: those of a simulator
+        with the same spaces and costs."""
+        rows = TableRows(OperatorPieces(builder, cost)) if rows is None else rows
+        return DeltaSimulator(GraphKinds(graph, rows.of), rows)
+
+    @property
+    def pieces(self) -> OperatorPieces:
+        """The pieces of operators."""
+        return self.rows.of
 
     def takes_less(self, choice: Choice, limit: float) -> bool | None:
         """Whether a step of the plan of a choice takes less than ``limit`` seconds. None if this
@@ -113,38 +116,33 @@ class DeltaSimulator:
     def _state_of(self, choice: Choice) -> Numbers | None:
         if choice.fully_sharded:
             return None
-        pieces = self.pieces
-        mapped = (pieces.builder.mapping(choice, node) for node in pieces.nodes)
+        builder = self.pieces.builder
+        mapped = (builder.mapping(choice, node) for node in self.graph.nodes)
         return self.states.mappings.encoded(mapped)
 
     def tables(self) -> tuple[Tables, StateTables, Scratch]:
-        """The tables as they are now, and scratch with room for all slots."""
-        return self._rows.tables(), self.states.tables(), self._room()
+        """The tables as they are now, and scratch."""
+        return *self.states.tables(), self._scratch
 
     def add_missing(self) -> None:
         """Add the row that is missing in the tables."""
-        kind, first, second = self._room().made.counts[[MISSING, FIRST, SECOND]].tolist()
-        rows = self._rows
+        kind, first, second = self._scratch.made.counts[[MISSING, FIRST, SECOND]].tolist()
+        rows = self.rows
         add = {MOVE: rows.add_move, SHARED: rows.add_shared, CUT: self.states.add_piece}
         add[kind](first, second)
 
     def _room(self) -> Scratch:
-        """Scratch with room for all slots."""
-        pieces, needed = self.pieces, len(self.pieces.slots)
-        if self._scratch is None or needed > self._slots:
-            self._slots = max(needed, 2 * self._slots)
-            operators, values = len(pieces.nodes), len(pieces.is_weight)
-            operands = sum(map(len, pieces.reads)) + len(pieces.outputs)
-            results = sum(map(len, pieces.makes))
-            weights, devices = sum(pieces.is_weight), pieces.cost.machine.devices
-            steps = operators + operands
-            self._scratch = Scratch(
-                listing(operators, values, operands, results, self._slots),
-                issue(steps, 2 * operands, weights),
-                plan_clocks(3 * steps + 2 * weights, devices),
-                np.zeros(len(pieces.outputs), np.int64),
-            )
-        return self._scratch
+        """Scratch for a plan of the graph."""
+        graph = self.graph
+        operators, operands = len(graph.nodes), sum(map(len, graph.reads)) + len(graph.outputs)
+        results, weights = sum(map(len, graph.makes)), sum(graph.is_weight)
+        steps = operators + operands
+        return Scratch(
+            listing(operators, len(graph.values), operands, results),
+            issue(steps, 2 * operands, weights),
+            plan_clocks(3 * steps + 2 * weights, self.pieces.cost.machine.devices),
+            np.zeros(len(graph.outputs), np.int64),
+        )
 
     def program(self, choice: Choice) -> TaskProgram | None:
         """The program of the plan of a choice. None if an operator has no piece, or weights are
@@ -159,21 +157,21 @@ class DeltaSimulator:
 
     def _listed(self, scratch: Scratch) -> TaskProgram:
         """The program of the plan that is listed."""
-        made, cost, slots = scratch.made, self.pieces.cost, self.pieces.slots
-        durations, steps = self._rows.durations.every, list[ProgramStep]()
+        made, cost, layouts = scratch.made, self.pieces.cost, self.pieces.layouts.every
+        durations, steps = self.rows.durations.every, list[ProgramStep]()
         for step in range(made.counts[STEPS]):
             row, after = made.steps[step].tolist(), made.steps[step + 1].tolist()
-            results = made.results[row[RESULT] : after[RESULT]].tolist()
-            layouts, piece = [slots[slot][1] for slot in results], row[PIECE]
-            counts = [_gradients(made, slot) for slot in results]
-            back = cost.with_sums(durations[row[BACK]], layouts, counts)
+            results = made.slots[made.results[row[RESULT] : after[RESULT]]]
+            lying, counts = ([*results[:, column].tolist()] for column in (LAYOUT, PARTS))
+            back = cost.with_sums(durations[row[BACK]], [layouts[own] for own in lying], counts)
             reads = made.reads[row[READ] : after[READ]].tolist()
-            weights = made.weights[row[WEIGHT] : after[WEIGHT]].tolist()
-            late = NOTHING if piece == RESHARDING else self._rows.pieces.every[piece].late
+            weights, piece = made.weights[row[WEIGHT] : after[WEIGHT]].tolist(), row[PIECE]
+            late = NOTHING if piece == RESHARDING else self.rows.pieces.every[piece].late
             times, read, added = (durations[row[AHEAD]], back), tuple(reads), tuple(weights)
             steps.append(ProgramStep(*times, read, added, piece == RESHARDING, late=late))
         order = tuple(dict.fromkeys(weight for step in steps for weight in step.weights))
-        homes = [slots[slot][1] for slot in made.homes[1, : made.counts[HOMES]].tolist()]
+        kept = made.slots[made.homes[1, : made.counts[HOMES]], LAYOUT].tolist()
+        homes = [layouts[layout] for layout in kept]
         return TaskProgram(steps, *trained_weights(order, homes, cost))
 
 
@@ -181,8 +179,3 @@ def _below(limit: float, seconds: float) -> float | None:
     """Seconds, if they are known and below a limit."""
     return seconds if 0.0 <= seconds < limit else None
 
-
-def _gradients(made: Listing, slot: int) -> int:
-    """The number of gradients of a tensor that are added up in the plan that is listed."""
-    row = made.slots[slot].tolist()
-    return row[PARTS] if row[PARTS_OF] == made.counts[TIME] else 0

@@ -1,32 +1,35 @@
-"""The rows of the tables of ``search.refine.native`` for the pieces of one graph.
+"""The rows of the tables of ``search.refine.native``, which all graphs with the same spaces share.
 
 A row is added when a plan first needs it: the seconds of a resharding when a tensor first moves
-between two slots, those of an exchange when a bucket first has so many bytes.
+between two layouts, those of an exchange when a bucket first has so many bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
-from pcg.memo import Answers
+from pcg.memo import Answers, Numbering
 from pcg.placement.layout import Piece
 from pcg.placement.transfer import Groups
 from search.cost.cost import NOTHING, Duration
+from search.refine.mappings import NumberedMappings
 from search.refine.native import listing
 from search.refine.native.listing import UNKNOWN
+from search.refine.native.states import NO_PIECE
 from search.refine.native.tables import (
     ABSENT,
     BITS,
     Column,
     Durations,
     GrowingHashTable,
+    HashTable,
+    Layouts,
+    Numbers,
     Pieces,
-    Shape,
-    Slots,
-    Tables,
     numbers,
     pair,
     seconds,
@@ -90,23 +93,23 @@ def _mask(devices: Sequence[int]) -> int:
 class PieceRows:
     """The rows of pieces."""
 
-    def __init__(self, pieces: OperatorPieces, durations: DurationRows) -> None:
-        self._pieces, self._durations = pieces, durations
-        self._rows, self._operands = numbers(8), numbers(5)
-        self._results, self._seconds = numbers(4), seconds(3)
-        self._outputs = frozenset(pieces.outputs)
+    def __init__(self, durations: DurationRows) -> None:
+        self._durations = durations
+        self._rows, self._operands = numbers(8), numbers(4)
+        self._results, self._seconds = numbers(3), seconds(3)
         self.every: list[OperatorPiece] = []
         """The pieces by row."""
+        self.row = Answers(self._add)
+        """The row of a piece."""
 
-    def add(self, number: int, piece: OperatorPiece) -> int:
-        """Add the piece of an operator. Returns its row."""
+    def _add(self, piece: OperatorPiece) -> int:
         row, differentiated = self._durations.row, frozenset(piece.differentiated)
         operands = [
-            (*_fields(wanted), position in differentiated)
-            for position, wanted in enumerate(piece.operands)
+            (own.layout, _number(own.home), own.is_input, position in differentiated)
+            for position, own in enumerate(piece.operands)
         ]
-        made = zip(self._pieces.makes[number], piece.results, piece.outer, strict=True)
-        results = [(value, slot, self._left_in(value, outer), outer) for value, slot, outer in made]
+        made = zip(piece.results, piece.left, piece.outer, strict=True)
+        results = [(layout, _number(left), outer) for layout, left, outer in made]
         lists = (self._operands.count, len(operands), self._results.count, len(results))
         durations = (row[piece.forward], row[piece.backward], row[piece.late])
         self._rows.extend([(*lists, *durations, piece.passes)], 1)
@@ -117,133 +120,135 @@ class PieceRows:
         self.every.append(piece)
         return len(self.every) - 1
 
-    def _left_in(self, value: int, outer: int) -> int:
-        """The slot in which a result is left as an output of the graph."""
-        left = self._pieces.output(value, {value: outer}) if value in self._outputs else None
-        return ABSENT if left is None else left.slot
-
     def table(self) -> Pieces:
         own, results = self._operands.rows, self._results.rows
         return Pieces(self._rows.rows, own, results, self._seconds.rows)
 
 
-def _fields(wanted: WantedOperand) -> tuple[int, int, int, bool]:
-    home = ABSENT if wanted.home is None else wanted.home
-    return wanted.value, wanted.slot, home, wanted.is_input
+def _number(number: int | None) -> int:
+    return ABSENT if number is None else number
 
 
-class SlotRows:
-    """The rows of slots, in the order of ``OperatorPieces.slots``."""
+class LayoutRows:
+    """The rows of layouts, in the order of ``OperatorPieces.layouts``."""
 
     def __init__(self, pieces: OperatorPieces, durations: DurationRows) -> None:
-        self._pieces, self._durations, self._cost = pieces, durations, pieces.cost
-        self._rows, self._sum_seconds = numbers(6), seconds()
-        self._groups: dict[Groups, int] = {}
-        self._piece_sets: dict[frozenset[tuple[int, Piece]], int] = {}
-        self._sums: dict[object, float] = {}
+        self._layouts, self._durations = pieces.layouts.every, durations
+        self._cost = pieces.cost
+        self._rows, self._sum_seconds = numbers(5), seconds()
+        self._groups, self._piece_sets = Numbering[Groups](), Numbering[frozenset[object]]()
+        self._sums = dict[object, float]()
+        self._of_weights = set[int]()
 
     def complete(self) -> None:
-        """Add the rows of slots that are new."""
-        slots, trained = self._pieces.slots, self._pieces.is_trained
-        assert len(slots) < 1 << 63 - BITS, f"{len(slots)} slots"
-        for number in range(self._rows.count, len(slots)):
-            is_weight = slots[number][0].node.is_weight
-            own = self._weight(number) if is_weight else (0, ABSENT, 0, 0, 0)
-            self._rows.extend([(trained[number], *own)], 1)
+        """Add the rows of layouts that are new."""
+        assert len(self._layouts) < 1 << 63 - BITS, f"{len(self._layouts)} layouts"
+        for number in range(self._rows.count, len(self._layouts)):
+            self._rows.extend([(0, ABSENT, 0, 0, 0)], 1)
             self._sum_seconds.extend([self._of_sum(number)], 1)
+
+    def price_weight(self, number: int) -> None:
+        """Price the exchange and the update of a weight of some layout."""
+        if number in self._of_weights:
+            return
+        self.complete()
+        self._of_weights.add(number)
+        layout, row = self._layouts[number], self._durations.row
+        block, groups = self._cost.gradient_exchange(layout)
+        sync, update = self._cost.weight(layout)
+        which = self._groups[groups] if groups else ABSENT
+        held = self._piece_sets[frozenset[object](layout.pieces)]
+        self._rows.rows[number] = block, which, row[sync], row[update], held
 
     def _of_sum(self, number: int) -> float:
         """Seconds of adding one more gradient of a tensor."""
-        layout, machine = self._pieces.slots[number][1], self._cost.machine
+        layout, machine = self._layouts[number], self._cost.machine
         kinds = () if len(machine.kinds) == 1 else tuple(machine.kinds_of(layout.devices))
         key = prod(layout.type.block), tuple(map(id, kinds))
         if key not in self._sums:
             self._sums[key] = self._cost.sums([layout], [2])
         return self._sums[key]
 
-    def _weight(self, number: int) -> tuple[int, int, int, int, int]:
-        """For a weight: the bytes of a gradient, the number of the groups that exchange it, the
-        durations of its exchange alone and of its update, and the number of its pieces."""
-        layout, row = self._pieces.slots[number][1], self._durations.row
-        block, groups = self._cost.gradient_exchange(layout)
-        sync, update = self._cost.weight(layout)
-        which = self._groups.setdefault(groups, len(self._groups)) if groups else ABSENT
-        pieces = self._piece_sets.setdefault(frozenset(layout.pieces), len(self._piece_sets))
-        return block, which, row[sync], row[update], pieces
+    def table(self) -> Layouts:
+        return Layouts(self._rows.rows, self._sum_seconds.rows)
 
-    def table(self) -> Slots:
-        return Slots(self._rows.rows, self._sum_seconds.rows)
+
+class SharedTables(NamedTuple):
+    """The tables that are the same for all graphs (``native.tables``, ``native.states``)."""
+
+    durations: Durations
+    pieces: Pieces
+    layouts: Layouts
+    moves: HashTable
+    shared: HashTable
+    lists: HashTable
+    used: Numbers
+    cuts: HashTable
 
 
 class TableRows:
-    """All tables for the plans of one graph."""
+    """All rows. ``mappings``: the numbers of mappings."""
 
     def __init__(self, pieces: OperatorPieces) -> None:
-        self._pieces = pieces
+        self.of, self.mappings = pieces, NumberedMappings()
         self.durations = DurationRows(pieces.cost.machine.devices)
-        self.pieces = PieceRows(pieces, self.durations)
-        self._slots = SlotRows(pieces, self.durations)
+        self.pieces = PieceRows(self.durations)
+        self._layouts = LayoutRows(pieces, self.durations)
         self._moves, self._shared = GrowingHashTable(), GrowingHashTable()
-        self._shape = _shape(pieces)
-        self._rows: dict[OperatorPiece, int] = {}
-        self._tables: Tables | None = None
+        self._lists, self._cuts = GrowingHashTable(), GrowingHashTable()
+        self._used = np.zeros(1, np.int64)
+        self._tables: SharedTables | None = None
         """All tables, unless a row was added since."""
 
-    def row(self, number: int, piece: OperatorPiece) -> int:
-        """The row of the piece of an operator."""
-        row = self._rows.get(piece)
-        if row is None:
-            row = self._rows[piece] = self.pieces.add(number, piece)
-            self._tables = None
-        return row
+    def add_piece(self, kind: int, second: int, piece: OperatorPiece | None) -> None:
+        """Add the piece of operators of a kind. ``second``: the mapping and the operands, as they
+        are numbered."""
+        row = NO_PIECE if piece is None else self.pieces.row[piece]
+        if piece is not None:
+            leaves = self.of.kinds.every[kind].leaves
+            for leaf, wanted in zip(leaves, piece.operands, strict=True):
+                if leaf == "weight":
+                    self.price_weight(wanted)
+        self._cuts.add(pair(kind, second), row, 0)
+        self._tables = None
+
+    def price_weight(self, wanted: WantedOperand) -> None:
+        """Price the exchange and the update of a weight, as it is stored and as it is wanted."""
+        for layout in (wanted.home, wanted.layout):
+            if layout is not None:
+                self._layouts.price_weight(layout)
 
     def add_move(self, source: int, target: int) -> None:
-        """Price the resharding between two slots."""
-        movement, row = self._pieces.moves[source, target], self.durations.row
+        """Price the resharding between two layouts."""
+        movement, row = self.of.moves[source, target], self.durations.row
         ends = (ABSENT, ABSENT) if movement is None else (row[movement[0]], row[movement[1]])
         self._moves.add(pair(source, target), *ends)
         self._tables = None
 
-    def add_shared(self, slot: int, together: int) -> None:
+    def add_shared(self, layout: int, together: int) -> None:
         """Price the exchange of a weight's gradient, in a bucket of so many bytes."""
         assert together < 1 << BITS, f"a bucket of {together} bytes"
-        sync, _ = self._pieces.cost.weight(self._pieces.slots[slot][1], together)
-        self._shared.add(pair(slot, together), self.durations.row[sync], 0)
+        sync, _ = self.of.cost.weight(self.of.layouts.every[layout], together)
+        self._shared.add(pair(layout, together), self.durations.row[sync], 0)
         self._tables = None
 
-    def tables(self) -> Tables:
-        """The tables as they are now."""
+    def make_room(self, lists: int) -> None:
+        """Make room for so many more lists of operands."""
+        self._lists.make_room(int(self._used[0]) + lists)
+        self._tables = None
+
+    def tables(self) -> SharedTables:
+        """The tables as they are now: the same object if no row was added since."""
         if self._tables is None:
-            self._slots.complete()
-            self._tables = Tables(
-                self._shape,
+            self._layouts.complete()
+            self._tables = SharedTables(
                 self.durations.table(),
                 self.pieces.table(),
-                self._slots.table(),
+                self._layouts.table(),
                 self._moves.table,
                 self._shared.table,
+                self._lists.table,
+                self._used,
+                self._cuts.table,
             )
         return self._tables
-
-
-def _shape(pieces: OperatorPieces) -> Shape:
-    """What all plans of a graph have in common."""
-    makers = pieces.makers
-    edges = [
-        [(*makers[value], at) for at, value in enumerate(values) if value in makers]
-        for values in pieces.reads
-    ]
-    outputs: list[tuple[int, ...]] = []
-    for value in pieces.outputs:
-        wanted = None if value in makers else pieces.output(value, {})
-        maker = makers.get(value, (ABSENT, ABSENT))
-        leaf = (ABSENT, ABSENT, False) if wanted is None else _fields(wanted)[1:]
-        outputs.append((value, *maker, *leaf))
-    return Shape(
-        pieces.cost.machine.devices,
-        np.cumsum([0, *map(len, edges)]),
-        np.array([edge for own in edges for edge in own], np.int64).reshape(-1, 3),
-        np.array(pieces.is_weight, np.int64),
-        np.array(outputs, np.int64).reshape(-1, 6),
-        pieces.has_loss,
-    )

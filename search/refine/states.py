@@ -1,72 +1,109 @@
-"""The tables of ``native.states`` for the states of one graph."""
+"""The tables of ``native.states`` and ``native.tables`` for the plans of one graph."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from search.refine.mappings import NumberedMappings, passing_axes
-from search.refine.native.states import ALONE, NO_PIECE, READ_BITS, StateTables
-from search.refine.native.tables import ABSENT, GrowingHashTable, numbered_lists, pair
-from search.refine.pieces import OperatorPieces
-from search.refine.rows import TableRows
+from search.refine.kinds import GraphKinds
+from search.refine.mappings import passing_axes
+from search.refine.native.states import ALONE, READ_BITS, StateTables
+from search.refine.native.tables import ABSENT, Numbers, Shape, Tables, numbered_lists
+from search.refine.pieces import ReadForm
+from search.refine.rows import SharedTables, TableRows
 
 
-class StateRows:
-    """What is known of the states of a graph. Rows of pieces are added to ``rows``."""
+class GraphTables:
+    """What is known of the plans of a graph. Rows of pieces are added to ``rows``."""
 
-    def __init__(self, pieces: OperatorPieces, rows: TableRows) -> None:
-        self.mappings = NumberedMappings()
-        self._pieces, self._rows = pieces, rows
-        self._lists, self._cuts = GrowingHashTable(), GrowingHashTable()
-        self._used = np.zeros(1, np.int64)
-        self._passes = passing_axes(pieces.nodes, pieces.builder.spaces)
-        makers, leaves = pieces.makers, pieces.leaves
+    def __init__(self, graph: GraphKinds, rows: TableRows) -> None:
+        self.mappings = rows.mappings
+        self._rows, self._kinds = rows, graph.kinds
+        nodes, spaces = graph.nodes, rows.of.builder.spaces
+        self._of_kinds = np.array(graph.kinds, np.int64)
+        self._passes = passing_axes(nodes, spaces)
+        absent = ABSENT, ABSENT
         operands = [
-            [(leaves.get(v, ABSENT), *makers.get(v, (ABSENT, ABSENT))) for v in own]
-            for own in pieces.reads
+            [(self._whole(graph, value), *graph.makers.get(value, absent)) for value in own]
+            for own in graph.reads
         ]
-        self._first, _ = numbered_lists([range(len(own)) for own in operands])
+        self._first, _ = numbered_lists(graph.reads)
         every = [operand for own in operands for operand in own]
         self._operands = np.array(every, np.int64).reshape(-1, 3)
-        self._state = np.zeros(len(pieces.nodes), np.int64)
-        self._tables: StateTables | None = None
+        self._state = np.zeros(len(nodes), np.int64)
+        self._shape = _shape(graph, rows)
+        self._shared: SharedTables | None = None
+        self._tables: tuple[Tables, StateTables] | None = None
 
-    def tables(self) -> StateTables:
+    def _whole(self, graph: GraphKinds, value: int) -> int:
+        """The form of a leaf, as it is read."""
+        if value in graph.makers:
+            return ABSENT
+        return self._rows.of.forms[ReadForm(graph.values[value].type, ())]
+
+    def tables(self) -> tuple[Tables, StateTables]:
         """The tables as they are now."""
-        tables = self._tables
-        if tables is None or tables.mappings is not self.mappings.table:
-            self._tables = tables = StateTables(
-                self.mappings.table,
-                self._passes,
-                self._first,
-                self._operands,
-                self._lists.table,
-                self._used,
-                self._cuts.table,
-                self._state,
-            )
-        return tables
+        shared, mappings = self._rows.tables(), self.mappings.table
+        now = self._tables
+        if now is None or shared is not self._shared or now[1].mappings is not mappings:
+            *plans, lists, used, cuts = shared
+            own = self._of_kinds, self._passes, self._first, self._operands
+            states = StateTables(mappings, *own, lists, used, cuts, self._state)
+            self._shared, self._tables = shared, (now := (Tables(self._shape, *plans), states))
+        return now
 
     def make_room(self) -> None:
         """Make room for the lists of operands of one more state."""
-        self._lists.make_room(int(self._used[0]) + len(self._operands))
-        self._tables = None
+        self._rows.make_room(len(self._operands))
 
     def add_piece(self, number: int, second: int) -> None:
         """Cut an operator. ``second``: its mapping and its operands, as they are numbered."""
         mapping, reads = second >> READ_BITS, second & (1 << READ_BITS) - 1
         assert mapping < 1 << READ_BITS, f"{mapping} mappings"
         (mapped,) = self.mappings.decoded(np.array([mapping]))
-        read = None if reads == ALONE else self._read(number)
-        piece = self._pieces.piece(number, mapped, read)
-        row = NO_PIECE if piece is None else self._rows.row(number, piece)
-        self._cuts.add(pair(number, second), row, 0)
-        self._tables = None
+        forms, kind = None if reads == ALONE else self._read(number), self._kinds[number]
+        self._rows.add_piece(kind, second, self._rows.of.piece(kind, mapped, forms))
 
     def _read(self, number: int) -> tuple[int, ...]:
-        """The operands of an operator as they are read, after the pieces before it."""
+        """The forms of an operator's operands, after the pieces before it."""
         every, pieces = self._rows.pieces.every, self._state
         return tuple(
             leaf if leaf != ABSENT else every[pieces[maker]].outer[port]
             for leaf, maker, port in self._operands[slice(*self._first[number : number + 2])]
         )
+
+
+def _shape(graph: GraphKinds, rows: TableRows) -> Shape:
+    """What all plans of a graph have in common."""
+    makers = graph.makers
+    edges = [
+        [(*makers[value], at) for at, value in enumerate(values) if value in makers]
+        for values in graph.reads
+    ]
+    every = [edge for own in edges for edge in own]
+    return Shape(
+        rows.of.cost.machine.devices,
+        *numbered_lists(graph.reads),
+        *numbered_lists(graph.makes),
+        np.cumsum([0, *map(len, edges)]),
+        np.array(every, np.int64).reshape(-1, 3),
+        np.array(graph.is_weight, np.int64),
+        np.array(graph.is_trained, np.int64),
+        _outputs(graph, rows),
+        graph.has_loss,
+    )
+
+
+def _outputs(graph: GraphKinds, rows: TableRows) -> Numbers:
+    """See ``Shape.outputs``."""
+    outputs: list[tuple[int, ...]] = []
+    for value in graph.outputs:
+        made = graph.makers.get(value)
+        if made is not None:
+            outputs.append((value, *made, ABSENT, ABSENT, False))
+            continue
+        leaf = rows.of.left_leaf(graph.values[value])
+        if graph.is_weight[value]:
+            rows.price_weight(leaf)
+        assert leaf.home is not None
+        outputs.append((value, ABSENT, ABSENT, leaf.layout, leaf.home, leaf.is_input))
+    return np.array(outputs, np.int64).reshape(-1, 6)

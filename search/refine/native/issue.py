@@ -18,6 +18,7 @@ from search.refine.native.listing import (
     BACK,
     FIRST,
     HOMES,
+    LAYOUT,
     MISSING,
     NOTHING,
     PIECE,
@@ -39,9 +40,9 @@ from search.refine.native.tables import (
     UPDATE,
     WIDTH,
     HashTable,
+    Layouts,
     Numbers,
     Seconds,
-    Slots,
     Tables,
     pair,
     place_of,
@@ -120,7 +121,7 @@ def issue(steps: int, reads: int, weights: int) -> Issue:
 def issue_tasks(tables: Tables, made: Listing, issued: Issue) -> None:
     """List the tasks of a plan whose steps are listed. Where the seconds of an exchange are not
     known, it is noted as missing, and has no task."""
-    _fill_buckets(tables.slots, tables.shared, made, issued)
+    _fill_buckets(tables.layouts, tables.shared, made, issued)
     count, steps = issued.counts, made.steps
     count[TASKS] = count[DEPENDENCIES] = count[DONE] = 0
     _find_users(made, issued)
@@ -141,7 +142,7 @@ def issue_tasks(tables: Tables, made: Listing, issued: Issue) -> None:
             _exchange(issued, weight)
     for at in range(count[DONE]):
         row = issued.weights[issued.done[at]]
-        update = tables.slots.rows[made.homes[1, issued.done[at]], UPDATE]
+        update = tables.layouts.rows[_kept_in(made, issued.done[at]), UPDATE]
         task = _add(issued, update, COMPUTE, row[SENT_BEGIN])
         issued.tasks[task, END] = row[SENT_END]
 
@@ -264,7 +265,13 @@ def _send(issued: Issue, head: int, begin: int, end: int) -> None:
 
 
 @compiled
-def _fill_buckets(slots: Slots, shared: HashTable, made: Listing, issued: Issue) -> None:
+def _kept_in(made: Listing, weight: int) -> int:
+    """The layout of a trained weight."""
+    return int(made.slots[made.homes[1, weight], LAYOUT])
+
+
+@compiled
+def _fill_buckets(layouts: Layouts, shared: HashTable, made: Listing, issued: Issue) -> None:
     """Fill the buckets of gradients, and find the seconds of exchanges."""
     _find_adders(made, issued)
     weights, order, count = issued.weights, issued.done, 0
@@ -276,21 +283,22 @@ def _fill_buckets(slots: Slots, shared: HashTable, made: Listing, issued: Issue)
             order[count] = weight
             count += 1
     for at in range(count - 1, -1, -1):
-        row = slots.rows[made.homes[1, order[at]]]
+        row = layouts.rows[_kept_in(made, order[at])]
         if row[EXCHANGING] != ABSENT:
             _fill(issued, order[at], row[EXCHANGING], row[BLOCK])
     for weight in range(made.counts[HOMES]):
-        slot = made.homes[1, weight]
+        layout = _kept_in(made, weight)
         if weights[weight, BUCKET_OF] == ABSENT:
-            weights[weight, EXCHANGE] = slots.rows[slot, SYNC]
+            weights[weight, EXCHANGE] = layouts.rows[layout, SYNC]
             _begin_bucket(issued, ABSENT, False)
             _put(issued, issued.counts[BUCKETS] - 1, weight)
             continue
         together = int(issued.bytes[weights[weight, BUCKET_OF]])
-        key = pair(slot, together)
+        key = pair(layout, together)
         place = place_of(shared, key)
         if shared[place, 0] != key:
-            made.counts[MISSING], made.counts[FIRST], made.counts[SECOND] = SHARED, slot, together
+            missing = SHARED, layout, together
+            made.counts[MISSING], made.counts[FIRST], made.counts[SECOND] = missing
             weights[weight, EXCHANGE] = NOTHING
         else:
             weights[weight, EXCHANGE] = shared[place, 1]

@@ -22,14 +22,13 @@ from search.refine.native.tables import (
     HOME,
     IS_DIFFERENTIATED,
     IS_INPUT,
-    IS_TRAINED,
     LEFT,
+    MADE_IN,
     OPERANDS,
     PASSES,
     PIECES,
     RESULTS,
-    SLOT,
-    VALUE,
+    WANTED,
     Numbers,
     Seconds,
     Tables,
@@ -45,26 +44,25 @@ RESHARDING = -1
 """The piece of a step that is a resharding."""
 
 # The places of counts.
-STEPS, WEIGHTS, HOMES, TIME, MISSING, FIRST, SECOND = range(7)
+STEPS, WEIGHTS, HOMES, SLOTS, MISSING, FIRST, SECOND = range(7)
 # What is missing in the tables, if anything.
 MOVE, SHARED, CUT = 1, 2, 3
 
 
 # The columns of steps.
 PIECE, AHEAD, BACK, OPERAND, RESULT, READ, WEIGHT = range(7)
-# The columns of slots: the numbers of plans for which they are true, or an entry is valid.
-MADE, MAKER_OF, MAKER, LIVE, WAS_READ, PARTS_OF, PARTS, NUMBER_OF, NUMBER = range(9)
+# The columns of slots.
+VALUE, LAYOUT, NEXT, MADE, MAKER, LIVE, WAS_READ, PARTS, NUMBER = range(9)
 # The columns of values.
-PRODUCED, STORED = range(2)
+PRODUCED, STORED, LAST_SLOT = range(3)
 
 
 class Listing(NamedTuple):
     """The steps of one plan. It is used again for the next plan."""
 
     counts: Numbers
-    """The steps, the weights in order of reading, and the trained weights; the number of the plan,
-    by which entries about slots are told from older ones; what is missing, if anything, and the
-    two numbers that name it."""
+    """The steps, the weights in order of reading, the trained weights, and the slots; what is
+    missing, if anything, and the two numbers that name it."""
     steps: Numbers
     """[steps, 7]: the piece, or RESHARDING; the durations forward and backward; the first of its
     operands, results, and steps that it reads; the first weight to whose gradient it adds."""
@@ -81,16 +79,15 @@ class Listing(NamedTuple):
     homes: Numbers
     """[2, weights]: the slots of all weights, then of those that are trained."""
     values: Numbers
-    """[values, 2]: the slot in which it is made, and that of a leaf."""
+    """[values, 3]: the slot in which it is made, that of a leaf, and the last one of all."""
     slots: Numbers
-    """[slots, 9]: whether a tensor was moved there; the step that makes it; whether it gets a
-    gradient; whether a later step reads it; the gradients that are added up; the number of a
-    weight."""
+    """[slots, 9]: values in layouts, with the slot before of the same value; whether a tensor was
+    moved there; the step that makes it; whether it gets a gradient; whether a later step reads it;
+    the gradients that are added up; the number of a trained weight."""
 
 
-def listing(operators: int, values: int, operands: int, results: int, slots: int) -> Listing:
-    """An empty listing. ``operands`` and ``results``: of all operators and outputs together;
-    ``slots``: the number of slots for which there is room."""
+def listing(operators: int, values: int, operands: int, results: int) -> Listing:
+    """An empty listing. ``operands`` and ``results``: of all operators and outputs together."""
     steps = operators + operands
 
     def empty(*shape: int) -> Numbers:
@@ -106,8 +103,8 @@ def listing(operators: int, values: int, operands: int, results: int, slots: int
         empty(2 * operands),
         empty(max(operands, 4)),
         empty(2, values),
-        empty(values, 2),
-        empty(slots, 9),
+        empty(values, 3),
+        empty(results + 2 * operands, 9),
     )
 
 
@@ -117,22 +114,23 @@ def list_steps(tables: Tables, pieces: Numbers, made: Listing) -> bool:
     duration is UNKNOWN. False if it is of a weight that may not move at all: that decides the order
     of exchanges."""
     count, rows, operands = made.counts, tables.pieces.rows, tables.pieces.operands
-    count[STEPS] = count[WEIGHTS] = count[MISSING] = 0
-    count[TIME] += 1
+    count[STEPS] = count[WEIGHTS] = count[SLOTS] = count[MISSING] = 0
     for column in range(OPERAND, WEIGHT + 1):
         made.steps[0, column] = 0
     for value in range(len(made.values)):
-        made.values[value, STORED] = ABSENT
+        made.values[value, STORED] = made.values[value, LAST_SLOT] = ABSENT
     for number in range(len(pieces)):
-        piece = pieces[number]
+        piece, read = pieces[number], tables.shape.operand[number]
         first, own = rows[piece, FIRST_OPERAND], rows[piece, OPERANDS]
         for at in range(own):
-            wanted = operands[first + at]
-            slot = _fetched(tables, made, wanted)
+            wanted, value = operands[first + at], tables.shape.reads[read + at]
+            slot = _fetched(
+                tables, made, value, wanted[WANTED], wanted[HOME], wanted[IS_INPUT] != 0
+            )
             if slot == ABSENT:
                 return False
             made.held[at] = slot
-        _add_operator(rows[piece], tables.pieces.results, made, piece)
+        _add_operator(tables, made, number, piece)
     return True
 
 
@@ -144,55 +142,75 @@ def leave_outputs(tables: Tables, pieces: Numbers, made: Listing, outputs: Numbe
         output = tables.shape.outputs[at]
         value, maker, port = output[0], output[1], output[2]
         if maker != ABSENT:
-            slot = results[rows[pieces[maker], FIRST_RESULT] + port, LEFT]
-            if slot == ABSENT:
+            layout = results[rows[pieces[maker], FIRST_RESULT] + port, LEFT]
+            if layout == ABSENT:
                 outputs[at] = made.values[value, PRODUCED]
                 continue
             # A made tensor has no home, and is no input.
-            made.held[0], made.held[1], made.held[2], made.held[3] = value, slot, ABSENT, False
+            outputs[at] = _fetched(tables, made, value, layout, ABSENT, False)
         else:
-            made.held[0], made.held[1] = value, output[3]
-            made.held[2], made.held[3] = output[4], output[5]
-        outputs[at] = _fetched(tables, made, made.held)
+            outputs[at] = _fetched(tables, made, value, output[3], output[4], output[5] != 0)
         if outputs[at] == ABSENT:
             return False
     return True
 
 
 @compiled
-def _fetched(tables: Tables, made: Listing, wanted: Numbers) -> int:
+def _slot(made: Listing, value: int, layout: int) -> int:
+    """The slot of a value in a layout."""
+    slots, last = made.slots, made.values[value, LAST_SLOT]
+    at = last
+    while at != ABSENT:
+        if slots[at, LAYOUT] == layout:
+            return int(at)
+        at = slots[at, NEXT]
+    number = int(made.counts[SLOTS])
+    row = slots[number]
+    row[VALUE], row[LAYOUT], row[NEXT] = value, layout, last
+    row[MADE] = row[LIVE] = row[WAS_READ] = row[PARTS] = 0
+    row[MAKER] = row[NUMBER] = ABSENT
+    made.values[value, LAST_SLOT] = number
+    made.counts[SLOTS] = number + 1
+    return number
+
+
+@compiled
+def _fetched(
+    tables: Tables, made: Listing, value: int, wanted: int, home: int, is_input: bool
+) -> int:
     """The slot of an operand. Adds a resharding if one is needed or may be. ABSENT if a weight may
-    not move, and that is not known. ``wanted``: its row (``Pieces.operands``)."""
+    not move, and that is not known. ``wanted``, ``home``, ``is_input``: see ``Pieces.operands``."""
     count, slots, values, moves = made.counts, made.slots, made.values, tables.moves
     is_weight = tables.shape.is_weight
-    value, slot, home = wanted[VALUE], wanted[SLOT], wanted[HOME]
     if home == ABSENT:
         start = values[value, PRODUCED]
-    elif wanted[IS_INPUT]:
-        start = home
-        slots[home, MADE] = count[TIME]
+    elif is_input:
+        start = _slot(made, value, home)
+        slots[start, MADE] = True
     else:
         if values[value, STORED] == ABSENT:
-            values[value, STORED] = home
+            values[value, STORED] = _slot(made, value, home)
             if is_weight[value]:
-                made.homes[0, count[WEIGHTS]] = home
+                made.homes[0, count[WEIGHTS]] = values[value, STORED]
                 count[WEIGHTS] += 1
         start = values[value, STORED]
-    if start == slot:
-        return start
-    key = pair(start, slot)
+    layout = slots[start, LAYOUT]
+    if layout == wanted:
+        return int(start)
+    key = pair(layout, wanted)
     place = place_of(moves, key)
     ahead, back = moves[place, 1], moves[place, 2]
     if moves[place, 0] != key:
         ahead = back = UNKNOWN
-        count[MISSING], count[FIRST], count[SECOND] = MOVE, start, slot
-        own = tables.slots.rows
-        if is_weight[value] and own[start, PIECES] == own[slot, PIECES]:
+        count[MISSING], count[FIRST], count[SECOND] = MOVE, layout, wanted
+        own = tables.layouts.rows
+        if is_weight[value] and own[layout, PIECES] == own[wanted, PIECES]:
             return ABSENT
     if ahead == ABSENT:
-        return start
-    if slots[slot, MADE] != count[TIME]:
-        slots[slot, MADE] = count[TIME]
+        return int(start)
+    slot = _slot(made, value, wanted)
+    if not slots[slot, MADE]:
+        slots[slot, MADE] = True
         row = made.steps[count[STEPS]]
         row[PIECE], row[AHEAD], row[BACK] = RESHARDING, ahead, back
         made.operands[row[OPERAND]] = start
@@ -202,38 +220,37 @@ def _fetched(tables: Tables, made: Listing, wanted: Numbers) -> int:
 
 
 @compiled
-def _add_operator(piece: Numbers, results: Numbers, made: Listing, number: int) -> None:
-    """Add the step of an operator, whose operands are held. ``piece``: its row; ``number``: the
-    number of that row."""
-    row = made.steps[made.counts[STEPS]]
-    row[PIECE], row[AHEAD], row[BACK] = number, piece[FORWARD], piece[BACKWARD]
+def _add_operator(tables: Tables, made: Listing, operator: int, number: int) -> None:
+    """Add the step of an operator, whose operands are held. ``number``: that of its piece."""
+    piece, results = tables.pieces.rows[number], tables.pieces.results
+    step = made.steps[made.counts[STEPS]]
+    step[PIECE], step[AHEAD], step[BACK] = number, piece[FORWARD], piece[BACKWARD]
     for at in range(piece[OPERANDS]):
-        made.operands[row[OPERAND] + at] = made.held[at]
+        made.operands[step[OPERAND] + at] = made.held[at]
     for port in range(piece[RESULTS]):
-        result = results[piece[FIRST_RESULT] + port]
-        made.results[row[RESULT] + port] = result[SLOT]
-        made.values[result[VALUE], PRODUCED] = result[SLOT]
+        value = tables.shape.makes[tables.shape.result[operator] + port]
+        slot = _slot(made, value, results[piece[FIRST_RESULT] + port, MADE_IN])
+        made.results[step[RESULT] + port] = made.values[value, PRODUCED] = slot
     _end_step(made, piece[OPERANDS], piece[RESULTS])
 
 
 @compiled
 def _end_step(made: Listing, operands: int, results: int) -> None:
     """Note which steps this one reads, and which slots it makes."""
-    step, time, slots, reads = made.counts[STEPS], made.counts[TIME], made.slots, made.reads
+    step, slots, reads = made.counts[STEPS], made.slots, made.reads
     row = made.steps[step]
     begin = end = row[READ]
     for at in range(row[OPERAND], row[OPERAND] + operands):
         slot = made.operands[at]
-        if slots[slot, MAKER_OF] == time:
-            maker, is_new = slots[slot, MAKER], True
+        maker, is_new = slots[slot, MAKER], True
+        if maker != ABSENT:
             for other in range(begin, end):
                 is_new = is_new and reads[other] != maker
             if is_new:
                 reads[end] = maker
                 end += 1
     for at in range(row[RESULT], row[RESULT] + results):
-        slot = made.results[at]
-        slots[slot, MAKER_OF], slots[slot, MAKER] = time, step
+        slots[made.results[at], MAKER] = step
     after = made.steps[step + 1]
     after[READ], after[OPERAND], after[RESULT] = end, row[OPERAND] + operands, row[RESULT] + results
     made.counts[STEPS] = step + 1
@@ -242,50 +259,41 @@ def _end_step(made: Listing, operands: int, results: int) -> None:
 @compiled
 def list_gradients(tables: Tables, made: Listing, outputs: Numbers) -> None:
     """Complete the backward pass of each step."""
-    time, first, slots, has_loss = made.counts[TIME], outputs[0], made.slots, tables.shape.has_loss
+    first, slots, has_loss = outputs[0], made.slots, tables.shape.has_loss
     for at in range(1 if has_loss else len(outputs)):
-        slots[outputs[at], LIVE] = time
+        slots[outputs[at], LIVE] = True
     for step in range(made.counts[STEPS] - 1, -1, -1):
         row, passed = made.steps[step], NOTHING
         if row[PIECE] != RESHARDING:
             piece = tables.pieces.rows[row[PIECE]]
             if piece[PASSES]:
                 passed = row[BACK]
-                made.added[step] = _sums(tables.slots.sum_seconds, made, step)
+                made.added[step] = _sums(tables.layouts.sum_seconds, made, step)
                 _pass_through(tables.pieces.operands, piece, made, row[OPERAND])
         else:
             source, target = int(made.operands[row[OPERAND]]), made.results[row[RESULT]]
-            if tables.slots.rows[source, IS_TRAINED] and slots[target, LIVE] == time:
-                slots[source, LIVE] = time
-                _add_part(slots, source, time)
+            if tables.shape.is_trained[slots[source, VALUE]] and slots[target, LIVE]:
+                slots[source, LIVE] = True
+                slots[source, PARTS] += 1
                 # The last resharding of the loss has nothing to send back.
                 is_last = has_loss and target == first
-                if not is_last or slots[first, WAS_READ] == time:
+                if not is_last or slots[first, WAS_READ]:
                     passed = row[BACK]
-                    made.added[step] = _sums(tables.slots.sum_seconds, made, step)
+                    made.added[step] = _sums(tables.layouts.sum_seconds, made, step)
         row[BACK] = passed
         for at in range(row[OPERAND], made.steps[step + 1, OPERAND]):
-            slots[made.operands[at], WAS_READ] = time
+            slots[made.operands[at], WAS_READ] = True
 
 
 @compiled
 def _pass_through(operands: Numbers, piece: Numbers, made: Listing, first: int) -> None:
     """Note the gradients that an operator sends back. ``piece``: its row; ``first``: the first of
     its operands in the listing."""
-    time = made.counts[TIME]
     for at in range(piece[OPERANDS]):
-        slot = int(made.operands[first + at])
-        made.slots[slot, LIVE] = time
+        slot = made.slots[made.operands[first + at]]
+        slot[LIVE] = True
         if operands[piece[FIRST_OPERAND] + at, IS_DIFFERENTIATED]:
-            _add_part(made.slots, slot, time)
-
-
-@compiled
-def _add_part(slots: Numbers, slot: int, time: int) -> None:
-    """Count one more gradient of a tensor."""
-    if slots[slot, PARTS_OF] != time:
-        slots[slot, PARTS_OF], slots[slot, PARTS] = time, 0
-    slots[slot, PARTS] += 1
+            slot[PARTS] += 1
 
 
 @compiled
@@ -293,21 +301,21 @@ def _sums(sum_seconds: Seconds, made: Listing, step: int) -> float:
     """Seconds of adding up the gradients of a step's results."""
     more, slots = 0.0, made.slots
     for at in range(made.steps[step, RESULT], made.steps[step + 1, RESULT]):
-        slot = made.results[at]
-        if slots[slot, PARTS_OF] == made.counts[TIME] and slots[slot, PARTS] > 1:
-            more += (slots[slot, PARTS] - 1) * sum_seconds[slot]
+        slot = slots[made.results[at]]
+        if slot[PARTS] > 1:
+            more += (slot[PARTS] - 1) * sum_seconds[slot[LAYOUT]]
     return more
 
 
 @compiled
 def list_weights(made: Listing) -> None:
     """Number the trained weights, and note to which of them each step adds a gradient."""
-    time, slots, number, count = made.counts[TIME], made.slots, 0, made.counts
+    slots, number, count = made.slots, 0, made.counts
     for at in range(count[WEIGHTS]):
         slot = made.homes[0, at]
-        if slots[slot, LIVE] == time:
+        if slots[slot, LIVE]:
             made.homes[1, number] = slot
-            slots[slot, NUMBER_OF], slots[slot, NUMBER] = time, number
+            slots[slot, NUMBER] = number
             number += 1
     count[HOMES] = number
     for step in range(count[STEPS]):
@@ -315,9 +323,9 @@ def list_weights(made: Listing) -> None:
         begin = end = row[WEIGHT]
         if row[BACK] != NOTHING:
             for at in range(row[OPERAND], after[OPERAND]):
-                slot = made.operands[at]
-                if slots[slot, NUMBER_OF] == time:
-                    end = insert(made.weights, begin, end, slots[slot, NUMBER])
+                weight = slots[made.operands[at], NUMBER]
+                if weight != ABSENT:
+                    end = insert(made.weights, begin, end, weight)
         after[WEIGHT] = end
 
 

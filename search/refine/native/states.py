@@ -1,6 +1,6 @@
 """The pieces of the operators of a state (``search.refine.pieces``), and the seconds of its plan.
 
-A piece depends on the operator and its mapping. If partial sums may pass through the operator, it
+A piece depends on the kind of the operator and its mapping. If partial sums may pass through the operator, it
 also depends on its operands as they are read. A list of these is known by a number: that of the
 list without the last operand, and that operand, are looked up.
 
@@ -40,19 +40,21 @@ class StateTables(NamedTuple):
     """What is known of states."""
 
     mappings: MappingTable
+    kinds: Numbers
+    """[operators]: the number of each one's kind."""
     passes: Numbers
     """[operators, axes]: whether an axis stands for partial sums that pass through."""
     first: Numbers
     """[operators + 1]: the first operand of each operator."""
     operands: Numbers
-    """[operands, 3]: for a leaf, its number as it is read, else ABSENT; the maker and its port."""
+    """[operands, 3]: for a leaf, the number of its form, else ABSENT; the maker and its port."""
     lists: HashTable
     """For a list of operands and one more (``pair``): the number of the longer list, and 0."""
     used: Numbers
     """[1]: the number of lists."""
     cuts: HashTable
-    """For an operator, and the numbers of its mapping and of its operands (``pair``): its piece or
-    NO_PIECE, and 0."""
+    """For a kind, and the numbers of a mapping and of operands (``pair``): the piece or NO_PIECE,
+    and 0."""
     pieces: Numbers
     """[operators]: those of the state that is looked at."""
 
@@ -67,7 +69,7 @@ def find_pieces(tables: Tables, states: StateTables, state: Numbers, count: Numb
         if _lets_pass(states, operator, mapping):
             reads = _reads(tables, states, operator)
         second = (mapping << READ_BITS) | reads
-        key = pair(operator, second)
+        key = pair(states.kinds[operator], second)
         place = place_of(states.cuts, key)
         if states.cuts[place, 0] != key:
             count[MISSING], count[FIRST], count[SECOND] = CUT, operator, second
@@ -92,7 +94,7 @@ def _lets_pass(states: StateTables, operator: int, mapping: int) -> bool:
 
 @compiled
 def _reads(tables: Tables, states: StateTables, operator: int) -> int:
-    """The number of an operator's operands as they are read after the pieces before it."""
+    """The number of the forms of an operator's operands, after the pieces before it."""
     known, pieces = ALONE, tables.pieces
     for at in range(states.first[operator], states.first[operator + 1]):
         read = states.operands[at, 0]

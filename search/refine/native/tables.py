@@ -143,48 +143,57 @@ class Pieces(NamedTuple):
     """[pieces, 8]: the first operand and their number; the first result and their number; the
     durations forward, backward, and of the late part; whether a gradient passes."""
     operands: Numbers
-    """[operands, 5]: the value; the slot in which it is wanted; for a leaf, the slot in which it is
-    stored, else ABSENT; whether it is an input; whether it is differentiated."""
+    """[operands, 4]: the layout in which it is wanted; for a leaf, the layout in which it is stored,
+    else ABSENT; whether it is an input; whether it is differentiated."""
     results: Numbers
-    """[results, 4]: the value; its slot; the slot in which it is left as an output of the graph, or
-    ABSENT if it is left as it is made; and the number of the value as it is read."""
+    """[results, 3]: its layout; the layout in which it is left as an output of the graph, or ABSENT
+    if it is left as it is made; and the number of its form as it is read."""
     seconds: Seconds
     """[pieces, 3]: seconds forward, backward without the late part, and of the late part."""
 
 
 # The columns of pieces, of their operands and of their results.
 FIRST_OPERAND, OPERANDS, FIRST_RESULT, RESULTS, FORWARD, BACKWARD, LATE, PASSES = range(8)
-VALUE, SLOT, HOME, IS_INPUT, IS_DIFFERENTIATED = range(5)
-LEFT, OUTER = 2, 3
+WANTED, HOME, IS_INPUT, IS_DIFFERENTIATED = range(4)
+MADE_IN, LEFT, OUTER = range(3)
 
 
-class Slots(NamedTuple):
-    """Values in layouts."""
+class Layouts(NamedTuple):
+    """The pieces of tensors on devices."""
 
     rows: Numbers
-    """[slots, 6]: whether the value needs a gradient; and for a weight: the bytes of a gradient,
-    the number of the groups that exchange it or ABSENT, the duration of that exchange by itself,
-    that of the update, and the number of its pieces and their devices."""
+    """[layouts, 5]: for a weight: the bytes of a gradient, the number of the groups that exchange
+    it or ABSENT, the duration of that exchange by itself, that of the update, and the number of its
+    pieces and their devices."""
     sum_seconds: Seconds
     """Seconds of adding one more gradient."""
 
 
-# The columns of slots.
-IS_TRAINED, BLOCK, EXCHANGING, SYNC, UPDATE, PIECES = range(6)
+# The columns of layouts.
+BLOCK, EXCHANGING, SYNC, UPDATE, PIECES = range(5)
 
 
 class Shape(NamedTuple):
-    """What all plans of a graph have in common."""
+    """What all plans of a graph have in common. Operators and values are referred to by number."""
 
     devices: int
+    operand: Numbers
+    """The first operand of each operator, and the end of all."""
+    reads: Numbers
+    """The value of each operand."""
+    result: Numbers
+    """The first result of each operator, and the end of all."""
+    makes: Numbers
+    """The value of each result."""
     edge: Numbers
     """The first edge of each operator, from an operator that it reads."""
     edges: Numbers
     """[edges, 3]: the maker, its port, and the position of the operand."""
     is_weight: Numbers
-    """For each value."""
+    is_trained: Numbers
+    """For each value. A trained one needs a gradient."""
     outputs: Numbers
-    """[outputs, 6]: the value; the maker and its port, or ABSENT; and, for a leaf, the slot in
+    """[outputs, 6]: the value; the maker and its port, or ABSENT; and, for a leaf, the layout in
     which it is wanted, its home, and whether it is an input."""
     has_loss: bool
 
@@ -195,12 +204,12 @@ class Tables(NamedTuple):
     shape: Shape
     durations: Durations
     pieces: Pieces
-    slots: Slots
+    layouts: Layouts
     moves: HashTable
-    """For two slots (``pair``): the durations of a resharding forward and backward; twice ABSENT if
+    """For two layouts (``pair``): the durations of a resharding forward and backward; twice ABSENT if
     nothing moves."""
     shared: HashTable
-    """For a weight's slot and the bytes of its bucket (``pair``): the duration of exchange, and
+    """For a weight's layout and the bytes of its bucket (``pair``): the duration of exchange, and
     0."""
 
 

@@ -45,8 +45,9 @@ from search.refine.native.tables import (
     FIRST_RESULT,
     GROUP,
     GROUPS,
+    MADE_IN,
     PASSES,
-    SLOT,
+    WANTED,
     WIDTH,
     Durations,
     Numbers,
@@ -93,8 +94,8 @@ def is_path_longer(tables: Tables, pieces: Numbers, limit: float, times: Seconds
             maker = edges[at, 0]
             source = pieces[maker]
             end, rest = times[maker, ENDS], times[maker, OWN]
-            made_in = tables.pieces.results[rows[source, FIRST_RESULT] + edges[at, 1], SLOT]
-            wanted = tables.pieces.operands[rows[piece, FIRST_OPERAND] + edges[at, 2], SLOT]
+            made_in = tables.pieces.results[rows[source, FIRST_RESULT] + edges[at, 1], MADE_IN]
+            wanted = tables.pieces.operands[rows[piece, FIRST_OPERAND] + edges[at, 2], WANTED]
             if made_in != wanted:
                 key = pair(made_in, wanted)
                 place = place_of(moves, key)
