@@ -18,7 +18,6 @@ from search.map.choose.spaces import Spaces
 from search.map.rules.cuts import applied
 from search.map.rules.cutting import CutNode, Cutting, PlacedAxes, in_order
 from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
-from search.map.rules.templates import CutTemplates
 from search.map.space.axes import Strategy
 from search.map.space.mapping import OperatorMapping, mapping_of
 from search.map.space.strategies import IDLE, REPLICATE, Space, passes
@@ -41,25 +40,18 @@ class Builder:
     sharded: int = 1
     """The most parts in which weights are stored if the choice does not shard them fully."""
 
-    def placed(self, choice: Choice, templates: CutTemplates) -> PlacedGraph:
-        """Return the graph that is cut as chosen, without its derivation. ``templates``: those of
-        the operators that were cut before; new ones are added."""
-        return self._built(choice, templates, None)
+    def placed(self, choice: Choice) -> PlacedGraph:
+        """Return the graph that is cut as chosen, without its derivation."""
+        return self._built(choice, None)
 
-    def cut(
-        self,
-        choice: Choice,
-        before: Derivation | None = None,
-        templates: CutTemplates | None = None,
-    ) -> Cut:
+    def cut(self, choice: Choice, before: Derivation | None = None) -> Cut:
         """Return the graph that is cut as chosen, and its derivation. ``before``: the derivation of
-        the choice's graph, if that graph is not the model's own; ``templates``: as in
-        ``placed``."""
+        the choice's graph, if that graph is not the model's own."""
         scribe = Scribe.after(before or Derivation.start(choice.graph))
-        placed = self._built(choice, templates or CutTemplates(), scribe)
+        placed = self._built(choice, scribe)
         return Cut(placed.graph, placed.views, tuple(scribe.steps))
 
-    def _built(self, choice: Choice, templates: CutTemplates, scribe: Scribe | None) -> PlacedGraph:
+    def _built(self, choice: Choice, scribe: Scribe | None) -> PlacedGraph:
         new: dict[Value, Value] = {}
         views: dict[Node, MachineView] = {}
         for node in choice.graph.nodes:
@@ -71,7 +63,8 @@ class Builder:
             inputs = [new[value] for value in node.inputs]
             cut = partial(self._cut_on, node, mapping.cuts)
             kind = self.spaces.kind(node), mapping.cuts
-            outer, inner, placed = templates.cut(kind, node, inputs, cut, scribe=scribe)
+            cut_as = self.spaces.templates.cut
+            outer, inner, placed = cut_as(kind, node, inputs, cut, scribe=scribe)
             views[inner] = placed.view(mapping)
             new.update(zip(node.outputs, outer, strict=True))
         graph = Graph(tuple(new[value] for value in choice.graph.outputs))

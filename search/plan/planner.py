@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from math import inf
+from typing import NamedTuple
 
 from pcg.collection import seldom_collected
 from pcg.errors import InputError, one_of
@@ -35,6 +36,7 @@ from search.cost.efficiency import Speed
 from search.cost.planned import InterruptedWithPlan, NoFasterPlan, NoPlanInTime, Planned, Stop
 from search.cost.progress import OutOfTime, Phases, Teller, now
 from search.cost.unroll import NotAlike
+from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.rules.fully_sharded import PlacedGraph
@@ -48,8 +50,9 @@ from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
 from search.plan.refining import Rewriting, move_once, refine
 from search.plan.tight import refine_to_fit
-from search.refine.delta import DeltaSimulator
 from search.refine.overlap import Trial
+from search.refine.pieces import OperatorPieces
+from search.refine.rows import TableRows
 from search.refine.tried import SimulatedChoice
 from search.split.blocks import Folded, folded
 from search.substitute.rewrites import Limits, is_large, least_gain
@@ -57,8 +60,17 @@ from search.substitute.variants import Variant, rewritten, variants
 from substitutions.rules.store import Library
 
 _Key = tuple[int, int, bool, bool, int]
-"""The key of a chooser: the first device, the number of devices, whether windows are cut, whether
-the mesh is turned, and the identity of its rules, which the library keeps alive."""
+"""What graphs have in common if they share anything: the first device, the number of devices,
+whether windows are cut, whether the mesh is turned, and the identity of their rules, which the
+library keeps alive."""
+
+
+class _Shared(NamedTuple):
+    """What graphs with the same rules share: the chooser, and what is known of their plans."""
+
+    chooser: Chooser
+    rows: TableRows
+
 
 Rival = Callable[[str, Graph, float], float]
 """A function from a graph's name, the graph and a limit in seconds to the step time of the best
@@ -87,7 +99,7 @@ class MeshPlanner:
     rival: Rival | None = None
     """Called for deep models only."""
     _phases: Phases = field(init=False, default_factory=Phases)
-    _choosers: dict[_Key, Chooser] = field(init=False, default_factory=dict[_Key, Chooser])
+    _by_rules: dict[_Key, _Shared] = field(init=False, default_factory=dict[_Key, _Shared])
     _short: Folded = field(init=False)
     """The graph that is searched."""
     _variants_of: dict[Graph, Variant] = field(init=False, default_factory=dict[Graph, Variant])
@@ -118,7 +130,7 @@ class MeshPlanner:
     def _planned(self, name: str, graph: Graph, short: Folded, start: float) -> Planned:
         """The plan of ``graph``, found with ``short`` in its place. Raises NotAlike if the two
         turn out to differ in more than the number of blocks."""
-        self._short, self._choosers, self._variants_of = short, {}, {}
+        self._short, self._by_rules, self._variants_of = short, {}, {}
         given = self.machine, self.dimensions, self._judge(short.more), short.more > 0, self.teller
         self._tries = FamilyTries(*given)
         search = SearchState()
@@ -127,7 +139,7 @@ class MeshPlanner:
         priced = search.priced
         if not priced:
             raise NoPlanInTime(name, self.seconds)
-        known = sum(chooser.pricing.known for chooser in self._choosers.values())
+        known = sum(own.chooser.pricing.known for own in self._by_rules.values())
         report = search.report(stop, self._phases.seconds, known)
         data_parallel = min((c.seconds for c in search.data_parallel), default=None)
         if not any(c.fits for c in priced):
@@ -254,8 +266,8 @@ class MeshPlanner:
 
     def _forget(self) -> None:
         """Drop the tables of all choosers, which take much memory."""
-        for chooser in self._choosers.values():
-            chooser.forget()
+        for own in self._by_rules.values():
+            own.chooser.forget()
 
     def _on_part(self, part: PartOfMachine, variants: list[Variant], search: SearchState) -> None:
         """Try all graphs on a part of the machine alone."""
@@ -285,15 +297,17 @@ class MeshPlanner:
         of_graph = families[family](trial.graph, trial.chooser)
         self._tries.try_all(trial, of_graph, search, at_first=at_first)
 
-    def _chooser(self, graph: Graph, cost: CostModel, turned: bool, first: int) -> Chooser:
-        """The chooser for a graph. Graphs with the same rules share one."""
+    def _shared(self, graph: Graph, cost: CostModel, turned: bool, first: int) -> _Shared:
+        """What a graph shares with others that have the same rules."""
         windows = cuts_windows(graph, cost.machine.devices, self.dimensions)
         rules = self.library.concrete(graph)
         key = first, cost.machine.devices, windows, turned, id(rules)
-        if key not in self._choosers:
+        if key not in self._by_rules:
             cuts, more = Cuts.of_rules(rules, windows=windows), self._short.more
-            self._choosers[key] = Chooser.on(cost, cuts, turned=turned, more=more)
-        return self._choosers[key]
+            chooser = Chooser.on(cost, cuts, turned=turned, more=more)
+            rows = TableRows(OperatorPieces(Builder(chooser.spaces), cost))
+            self._by_rules[key] = _Shared(chooser, rows)
+        return self._by_rules[key]
 
     def _trial(
         self,
@@ -306,7 +320,7 @@ class MeshPlanner:
     ) -> PricedTrial:
         """A trial of a variant. ``first``: the number of the cost model's first device."""
         of = variant.graph, cost, turned, first
-        chooser = self._phases.timed("rules", lambda: self._chooser(*of))
+        chooser, rows = self._phases.timed("rules", lambda: self._shared(*of))
 
         def judge(made: SimulatedChoice) -> PricedPlans:
             plans = tuple(self._judge(self._short.more).judged(chooser, made, search.known))
@@ -325,7 +339,8 @@ class MeshPlanner:
             return plans
 
         early = unfit if self._short.more else None
-        trial = Trial(chooser, variant.graph, variant.derivation, judge, self._phases, early)
+        of_graph = chooser, variant.graph, variant.derivation, judge
+        trial = Trial(*of_graph, self._phases, early, rows)
         if first:
             search.firsts[trial] = first
         if variant.is_rewritten:
@@ -351,9 +366,8 @@ class MeshPlanner:
         if self.mode is not Mode.JOINT:
             return None
 
-        def trial_of(derivation: Derivation, simulator: DeltaSimulator) -> PricedTrial:
-            variant, cost = Variant(simulator.graph.graph, derivation), simulator.pieces.cost
-            return replace(self._trial(variant, cost, search), simulator=simulator)
+        def trial_of(graph: Graph, derivation: Derivation) -> PricedTrial:
+            return self._trial(Variant(graph, derivation), self._cost(self.machine), search)
 
         return Rewriting(self.library.concrete, trial_of)
 

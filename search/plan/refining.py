@@ -23,7 +23,6 @@ from search.map.space.mapping import OperatorMapping
 from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
 from search.plan.rewriting import RefinedRewriter, RewrittenPlan, by_names
 from search.refine.annealing import NEARBY, WIDELY, WORK, Stages
-from search.refine.delta import DeltaSimulator
 from search.refine.lanes import Lane, run_lanes
 from search.refine.tried import Tried
 from search.substitute.rewrites import is_large
@@ -71,11 +70,11 @@ class _Start(NamedTuple):
 
 
 class Rewriting(NamedTuple):
-    """How graphs are rewritten: the rules that match a graph, and the trial of one, from its
-    derivation and the simulator of its plans."""
+    """How graphs are rewritten: the rules that match a graph, and the trial of one, with its
+    derivation."""
 
     rules_of: Callable[[Graph], RootedRules]
-    trial_of: Callable[[Derivation, DeltaSimulator], PricedTrial]
+    trial_of: Callable[[Graph, Derivation], PricedTrial]
 
 
 def refine(
@@ -145,7 +144,7 @@ def _start_of(whole: PricedTrial, plan: RewrittenPlan, rewriting: Rewriting) -> 
     """A plan of a rewritten graph as a choice to refine. ``whole``: the trial of the graph
     before."""
     if plan.choice.graph != whole.graph:
-        whole = rewriting.trial_of(plan.derivation, plan.delta)
+        whole = rewriting.trial_of(plan.choice.graph, plan.derivation)
     return _Start(whole, replace(whole.counted(everything), mappings=plan.choice.mappings))
 
 

@@ -77,13 +77,11 @@ class _Neighbour:
 
 @dataclass(frozen=True, eq=False)
 class RewrittenPlan:
-    """A plan of a rewritten graph: its choice and seconds, the derivation of the graph, and the
-    simulator of the graph's plans."""
+    """A plan of a rewritten graph: its choice and seconds, and the derivation of the graph."""
 
     choice: Choice
     seconds: float
     derivation: Derivation
-    delta: DeltaSimulator
 
 
 @dataclass(eq=False)
@@ -107,7 +105,7 @@ class RefinedRewriter:
 
     def __post_init__(self) -> None:
         trial = self.trial
-        self.plan = RewrittenPlan(self.choice, self.seconds, trial.before, trial.delta)
+        self.plan = RewrittenPlan(self.choice, self.seconds, trial.before)
         self._rules = self.rules_of(trial.graph)
         self._algebra = Algebra.of(self._rules)
 
@@ -134,7 +132,7 @@ class RefinedRewriter:
     def _plan(self, made: _Neighbour) -> RewrittenPlan:
         scribe = Scribe.after(self.plan.derivation)
         scribe.follow(self.plan.choice.graph, made.applied)
-        return RewrittenPlan(made.lane.best, made.seconds, scribe.derivation, made.delta)
+        return RewrittenPlan(made.lane.best, made.seconds, scribe.derivation)
 
     def _applications(self) -> list[tuple[_Key, Applied, Graph]]:
         """The applications that are new or promising, each with the graph that it leads to."""
@@ -156,7 +154,7 @@ class RefinedRewriter:
 
     def _neighbour(self, key: _Key, applied: Applied, made: Graph) -> _Neighbour:
         check_time()
-        chooser, rows = self.trial.chooser, self.plan.delta.rows
+        chooser, rows = self.trial.chooser, self.trial.delta.rows
         mappings, fresh = carried_over(self.plan.choice, applied, made, chooser.spaces)
         changed = around(made, fresh, 1)
         near = [node for node in made.operators if node in changed]

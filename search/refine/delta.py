@@ -79,12 +79,12 @@ class DeltaSimulator:
         """A simulator for the plans that a builder makes of a graph. ``rows``: those of a simulator
         with the same spaces and costs."""
         rows = TableRows(OperatorPieces(builder, cost)) if rows is None else rows
-        return DeltaSimulator(GraphKinds(graph, rows.of), rows)
+        return DeltaSimulator(GraphKinds(graph, rows.operators), rows)
 
     @property
     def pieces(self) -> OperatorPieces:
         """The pieces of operators."""
-        return self.rows.of
+        return self.rows.operators
 
     def takes_less(self, choice: Choice, limit: float) -> bool | None:
         """Whether a step of the plan of a choice takes less than ``limit`` seconds. None if this
@@ -136,10 +136,10 @@ class DeltaSimulator:
         graph = self.graph
         operators, operands = len(graph.nodes), sum(map(len, graph.reads)) + len(graph.outputs)
         results, weights = sum(map(len, graph.makes)), sum(graph.is_weight)
-        steps = operators + operands
+        steps = operators + 2 * operands
         return Scratch(
             listing(operators, len(graph.values), operands, results),
-            issue(steps, 2 * operands, weights),
+            issue(steps, 3 * operands, weights),
             plan_clocks(3 * steps + 2 * weights, self.pieces.cost.machine.devices),
             np.zeros(len(graph.outputs), np.int64),
         )
@@ -178,4 +178,3 @@ class DeltaSimulator:
 def _below(limit: float, seconds: float) -> float | None:
     """Seconds, if they are known and below a limit."""
     return seconds if 0.0 <= seconds < limit else None
-

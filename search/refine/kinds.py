@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pcg.graph.graph import Graph, Node, Value
+from pcg.graph.graph import Graph, Node
 from pcg.readings.kernels import kernel_uses
 from pcg.readings.work import gradient_nodes
 from search.refine.pieces import OperatorKind, OperatorPieces

@@ -100,9 +100,9 @@ def _tables(graph: Graph, spaces: Spaces, devices: int, seed: int) -> MoveTables
     axes, through = [spaces.of(node).axes for node in nodes], passing_axes(nodes, spaces)
     most = through.shape[1]
     fits = np.zeros((len(nodes), most, devices + 1), np.int64)
-    for number, (node, own) in enumerate(zip(nodes, axes, strict=True)):
-        for place in range(len(own)):
-            fits[number, place, 2:] = [spaces.fits(node, place, k) for k in range(2, devices + 1)]
+    for number, node in enumerate(nodes):
+        own = spaces.fitting(node)
+        fits[number, : len(own), 2:] = own[:, 2:]
     every = forks(graph)
     sides = list(dict.fromkeys(b for fork in every for b in (fork.branches, fork.innermost)))
     regions = [nodes, *dict.fromkeys(chain.from_iterable(sides))]

@@ -41,12 +41,12 @@ from search.cost.unroll import NotAlike, Unrolled, unrolled
 from search.map.building import Builder, Cut
 from search.map.choose.choosing import ALL, Choice, Chooser, Exposed
 from search.map.rules.fully_sharded import PlacedGraph
-from search.map.rules.templates import CutTemplates
 from search.map.space.allow import Allowed, everything
 from search.map.space.strategies import IDLE, UNCUT, starts
 from search.refine.annealing import Annealer, Price, Stages
 from search.refine.delta import DeltaSimulator
 from search.refine.polish import GraphPaths, Polisher
+from search.refine.rows import TableRows
 from search.refine.spread import Spread, branch_loads, put_side_by_side
 from search.refine.tried import Judged, SimulatedChoice, Tried
 from search.split.blocks import blocks_of, repeated
@@ -87,14 +87,13 @@ class Trial(Generic[Judged]):
     unfit: Callable[[Choice, PlacedGraph, Schedule], Judged | None] | None = None
     """The judgement of a plan that does not fit in memory, however long its step is; None for a
     plan that fits. If it is given, only plans that fit are simulated where memory has a price."""
-    simulator: DeltaSimulator | None = None
-    """The simulator of the graph's plans, if there is one."""
+    rows: TableRows | None = None
+    """What is known of plans of graphs with the same chooser."""
     _tried: dict[object, Tried[Judged]] = field(init=False, default_factory=dict)
     _faster: Memo[object, bool] = field(init=False, default_factory=Memo[object, bool])
     """Whether choices take less than a limit of seconds. Their plans were not kept."""
     _counted: Memo[Allowed, Choice] = field(init=False, default_factory=Memo[Allowed, Choice])
     """The choices with all communication counted, by what was allowed."""
-    _cut: CutTemplates = field(init=False, default_factory=CutTemplates)
 
     @property
     def builder(self) -> Builder:
@@ -102,13 +101,12 @@ class Trial(Generic[Judged]):
 
     def cut(self, choice: Choice, before: Derivation) -> Cut:
         """The graph of a choice with its derivation. ``before``: that of the choice's graph."""
-        return self.builder.cut(choice, before, self._cut)
+        return self.builder.cut(choice, before)
 
     @cached_property
     def delta(self) -> DeltaSimulator:
         """The simulator of the plans of the graph."""
-        given = self.graph, self.builder, self.chooser.pricing.cost
-        return self.simulator or DeltaSimulator.of(*given)
+        return DeltaSimulator.of(self.graph, self.builder, self.chooser.pricing.cost, self.rows)
 
     def first(self, price: float, allowed: Allowed) -> list[Tried[Judged]]:
         """The plans of two choices by restricted strategies: one with all communication counted,
@@ -362,7 +360,7 @@ class Trial(Generic[Judged]):
         return self._run_as(choice, *self._scheduled(choice))
 
     def _scheduled(self, choice: Choice) -> tuple[PlacedGraph, Schedule]:
-        cut = self.phases.timed("building", lambda: self.builder.placed(choice, self._cut))
+        cut = self.phases.timed("building", lambda: self.builder.placed(choice))
         return cut, self.phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
 
     def _run_as(self, choice: Choice, cut: PlacedGraph, steps: Schedule) -> SimulatedChoice:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from pcg.graph.graph import Leaf, LeafKind, Node, Value
 from pcg.memo import Answers, Numbering
+from pcg.placement.in_parts import layout_of_sums
 from pcg.placement.layout import (
     Layout,
     default_layout,
@@ -39,7 +40,6 @@ from search.cost.cost import NOTHING, CostModel, Duration
 from search.cost.progress import check_time
 from search.map.building import Builder
 from search.map.rules.cutting import PlacedAxes
-from search.map.rules.templates import CutTemplates
 from search.map.space.mapping import OperatorMapping
 
 
@@ -150,12 +150,14 @@ class OperatorPieces:
     cost: CostModel
 
     def __post_init__(self) -> None:
-        self._templates = CutTemplates()
         self.kinds, self.layouts = Numbering[OperatorKind](), Numbering[Layout]()
         self.forms = Numbering[ReadForm]()
         self.moves = Answers(self._move)
         """Seconds of moving a tensor from one layout to another, and its gradient back; None if
         nothing moves."""
+        self.between = Answers(self._between)
+        """The layout through which a tensor gets from one layout to another; None if it moves at
+        once."""
         self._whole = Answers(self._whole_of)
         self._known, self._kinds = Answers(self._made), Answers(self._kinds_between)
         self._placed: dict[object, _PlacedOperator] = {}
@@ -179,6 +181,10 @@ class OperatorPieces:
         if way.is_nothing:
             return None
         return self.cost.forward_movement(way), self.cost.movement(way)
+
+    def _between(self, ends: tuple[int, int]) -> int | None:
+        layout = layout_of_sums(*(self.layouts.every[end] for end in ends))
+        return None if layout is None else self.layouts[layout]
 
     def left_leaf(self, value: Value) -> WantedOperand:
         """A leaf that is an output of a graph."""
@@ -226,8 +232,12 @@ class OperatorPieces:
             late = self.cost.late(inner, needs, kind.use, backward)
         wanted = (operand_layout(inner, i, view) for i in range(len(inner.inputs)))
         made = (output_layout(inner, port, view) for port in range(len(inner.types)))
-        numbered = (tuple(self.layouts[own] for own in layouts) for layouts in (wanted, made))
-        return _PlacedOperator(mapping.start, *numbered, (forward, backward, late))
+        return _PlacedOperator(
+            mapping.start,
+            tuple(self.layouts[layout] for layout in wanted),
+            tuple(self.layouts[layout] for layout in made),
+            (forward, backward, late),
+        )
 
     def _shift(self, layout_by: tuple[int, int]) -> int:
         """The number of a layout on devices whose numbers are higher by some number."""
@@ -245,7 +255,7 @@ class OperatorPieces:
         number, cuts, forms = key
         kind = self.kinds.every[number]
         node, reads = kind.node, self._operands(kind, forms)
-        outer, inner, placed = self._templates.cut(
+        outer, inner, placed = self.builder.spaces.templates.cut(
             (kind.space, cuts), node, reads, lambda alike: self.builder.cut_along(node, alike, cuts)
         )
         made = [trace(value) for value in outer]

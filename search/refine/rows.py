@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from pcg.memo import Answers, Numbering
-from pcg.placement.layout import Piece
 from pcg.placement.transfer import Groups
 from search.cost.cost import NOTHING, Duration
 from search.refine.mappings import NumberedMappings
@@ -23,6 +22,7 @@ from search.refine.native.states import NO_PIECE
 from search.refine.native.tables import (
     ABSENT,
     BITS,
+    VIA,
     Column,
     Durations,
     GrowingHashTable,
@@ -190,7 +190,7 @@ class TableRows:
     """All rows. ``mappings``: the numbers of mappings."""
 
     def __init__(self, pieces: OperatorPieces) -> None:
-        self.of, self.mappings = pieces, NumberedMappings()
+        self.operators, self.mappings = pieces, NumberedMappings()
         self.durations = DurationRows(pieces.cost.machine.devices)
         self.pieces = PieceRows(self.durations)
         self._layouts = LayoutRows(pieces, self.durations)
@@ -205,7 +205,7 @@ class TableRows:
         are numbered."""
         row = NO_PIECE if piece is None else self.pieces.row[piece]
         if piece is not None:
-            leaves = self.of.kinds.every[kind].leaves
+            leaves = self.operators.kinds.every[kind].leaves
             for leaf, wanted in zip(leaves, piece.operands, strict=True):
                 if leaf == "weight":
                     self.price_weight(wanted)
@@ -219,16 +219,22 @@ class TableRows:
                 self._layouts.price_weight(layout)
 
     def add_move(self, source: int, target: int) -> None:
-        """Price the resharding between two layouts."""
-        movement, row = self.of.moves[source, target], self.durations.row
-        ends = (ABSENT, ABSENT) if movement is None else (row[movement[0]], row[movement[1]])
-        self._moves.add(pair(source, target), *ends)
+        """Price the resharding between two layouts, or find that it is made of two."""
+        self._moves.add(pair(source, target), *self._moved(source, target))
         self._tables = None
+
+    def _moved(self, source: int, target: int) -> tuple[int, int]:
+        """See ``Tables.moves``."""
+        between = self.operators.between[source, target]
+        if between is not None:
+            return VIA, between
+        movement, row = self.operators.moves[source, target], self.durations.row
+        return (ABSENT, ABSENT) if movement is None else (row[movement[0]], row[movement[1]])
 
     def add_shared(self, layout: int, together: int) -> None:
         """Price the exchange of a weight's gradient, in a bucket of so many bytes."""
         assert together < 1 << BITS, f"a bucket of {together} bytes"
-        sync, _ = self.of.cost.weight(self.of.layouts.every[layout], together)
+        sync, _ = self.operators.cost.weight(self.operators.layouts.every[layout], together)
         self._shared.add(pair(layout, together), self.durations.row[sync], 0)
         self._tables = None
 

@@ -18,9 +18,7 @@ class GraphTables:
     def __init__(self, graph: GraphKinds, rows: TableRows) -> None:
         self.mappings = rows.mappings
         self._rows, self._kinds = rows, graph.kinds
-        nodes, spaces = graph.nodes, rows.of.builder.spaces
-        self._of_kinds = np.array(graph.kinds, np.int64)
-        self._passes = passing_axes(nodes, spaces)
+        nodes, spaces = graph.nodes, rows.operators.builder.spaces
         absent = ABSENT, ABSENT
         operands = [
             [(self._whole(graph, value), *graph.makers.get(value, absent)) for value in own]
@@ -29,6 +27,8 @@ class GraphTables:
         self._first, _ = numbered_lists(graph.reads)
         every = [operand for own in operands for operand in own]
         self._operands = np.array(every, np.int64).reshape(-1, 3)
+        kinds = np.array(graph.kinds, np.int64)
+        self._own = kinds, passing_axes(nodes, spaces), self._first, self._operands
         self._state = np.zeros(len(nodes), np.int64)
         self._shape = _shape(graph, rows)
         self._shared: SharedTables | None = None
@@ -38,17 +38,30 @@ class GraphTables:
         """The form of a leaf, as it is read."""
         if value in graph.makers:
             return ABSENT
-        return self._rows.of.forms[ReadForm(graph.values[value].type, ())]
+        return self._rows.operators.forms[ReadForm(graph.values[value].type, ())]
 
     def tables(self) -> tuple[Tables, StateTables]:
         """The tables as they are now."""
         shared, mappings = self._rows.tables(), self.mappings.table
         now = self._tables
         if now is None or shared is not self._shared or now[1].mappings is not mappings:
-            *plans, lists, used, cuts = shared
-            own = self._of_kinds, self._passes, self._first, self._operands
-            states = StateTables(mappings, *own, lists, used, cuts, self._state)
-            self._shared, self._tables = shared, (now := (Tables(self._shape, *plans), states))
+            plans = Tables(
+                self._shape,
+                shared.durations,
+                shared.pieces,
+                shared.layouts,
+                shared.moves,
+                shared.shared,
+            )
+            states = StateTables(
+                mappings,
+                *self._own,
+                shared.lists,
+                shared.used,
+                shared.cuts,
+                self._state,
+            )
+            self._shared, self._tables = shared, (now := (plans, states))
         return now
 
     def make_room(self) -> None:
@@ -61,7 +74,7 @@ class GraphTables:
         assert mapping < 1 << READ_BITS, f"{mapping} mappings"
         (mapped,) = self.mappings.decoded(np.array([mapping]))
         forms, kind = None if reads == ALONE else self._read(number), self._kinds[number]
-        self._rows.add_piece(kind, second, self._rows.of.piece(kind, mapped, forms))
+        self._rows.add_piece(kind, second, self._rows.operators.piece(kind, mapped, forms))
 
     def _read(self, number: int) -> tuple[int, ...]:
         """The forms of an operator's operands, after the pieces before it."""
@@ -81,7 +94,7 @@ def _shape(graph: GraphKinds, rows: TableRows) -> Shape:
     ]
     every = [edge for own in edges for edge in own]
     return Shape(
-        rows.of.cost.machine.devices,
+        rows.operators.cost.machine.devices,
         *numbered_lists(graph.reads),
         *numbered_lists(graph.makes),
         np.cumsum([0, *map(len, edges)]),
@@ -101,7 +114,7 @@ def _outputs(graph: GraphKinds, rows: TableRows) -> Numbers:
         if made is not None:
             outputs.append((value, *made, ABSENT, ABSENT, False))
             continue
-        leaf = rows.of.left_leaf(graph.values[value])
+        leaf = rows.operators.left_leaf(graph.values[value])
         if graph.is_weight[value]:
             rows.price_weight(leaf)
         assert leaf.home is not None

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pcg.graph.graph import Node, Value
 from pcg.memo import Memo, remembered
 from pcg.types.infer import index_sizes
+from pcg.types.local import Axis
 from search.cost.slices import WHOLE, Slices
 from search.map.choose.halos import windows
 from search.map.rules.cuts import Cuts, applied
+from search.map.rules.templates import CutTemplates
 from search.map.space.axes import Mesh
 from search.map.space.strategies import Space, passes, space
 
@@ -32,9 +37,10 @@ class Spaces:
     """Whether partial sums may pass through operators."""
     _numbers: dict[object, int] = field(init=False, default_factory=dict[object, int])
     _spaces: Memo[int, Space] = field(init=False, default_factory=Memo[int, Space])
-
-    _fitting: Memo[tuple[int, int, int], bool] = field(
-        init=False, default_factory=Memo[tuple[int, int, int], bool]
+    templates: CutTemplates = field(init=False, default_factory=CutTemplates)
+    """The templates of the kinds that were cut so far."""
+    _fitting: Memo[int, NDArray[np.bool_]] = field(
+        init=False, default_factory=Memo[int, NDArray[np.bool_]]
     )
 
     @remembered
@@ -59,20 +65,25 @@ class Spaces:
         return space(node, cuttable, self.mesh, MOST_CUT, self.carriers(node))
 
     def fits(self, node: Node, place: int, degree: int) -> bool:
-        """Whether a rule cuts an operator along the axis at a place into ``degree`` pieces, on any
-        mesh. True for an axis of partial sums that pass through."""
-        key = self.kind(node), place, degree
-        return self._fitting.get(key, lambda: self._fits(node, place, degree))
+        """Whether a rule cuts an operator along the axis at a place into ``degree`` pieces."""
+        return bool(self.fitting(node)[place, degree])
 
-    def _fits(self, node: Node, place: int, degree: int) -> bool:
-        axis = self.of(node).axes[place]
-        if passes(axis):
-            return True
+    def fitting(self, node: Node) -> NDArray[np.bool_]:
+        """[axes, devices + 1]: whether a rule cuts an operator along an axis into so many pieces,
+        on any mesh. True for an axis of partial sums that pass through."""
+        return self._fitting.get(self.kind(node), lambda: self._fitting_of(node))
+
+    def _fitting_of(self, node: Node) -> NDArray[np.bool_]:
+        axes, degrees = self.of(node).axes, range(self.mesh.machine.devices + 1)
+        every = [[self._fits(node, axis, degree) for degree in degrees] for axis in axes]
+        return np.array(every, np.bool_).reshape(len(axes), len(degrees))
+
+    def _fits(self, node: Node, axis: Axis, degree: int) -> bool:
+        if passes(axis) or degree < 2:
+            return degree > 0
         length = self.slices.length(node, axis.name, _lengths(node)[axis.name])
-        return (
-            length % degree == 0
-            and applied(self.cuts.of(node)[axis.name], node, degree) is not None
-        )
+        rule = self.cuts.of(node)[axis.name]
+        return length % degree == 0 and applied(rule, node, degree) is not None
 
     @remembered
     def carriers(self, node: Node) -> tuple[frozenset[int], ...]:

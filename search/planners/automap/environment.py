@@ -26,7 +26,6 @@ from search.cost.simulate import price
 from search.cost.tasks import program
 from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
-from search.map.rules.templates import CutTemplates
 from search.map.space.allow import sampled
 from search.map.space.axes import Strategy
 from search.map.space.strategies import passes
@@ -62,7 +61,7 @@ class DecisionEnvironment:
 
     def __init__(self, chooser: Chooser, start: Choice, reward: RewardName = "both") -> None:
         self.chooser, self.graph, self._reward = chooser, start.graph, REWARDS[reward]
-        self._builder, self._templates = Builder(chooser.spaces), CutTemplates()
+        self._builder = Builder(chooser.spaces)
         self._delta = DeltaSimulator.of(self.graph, self._builder, chooser.pricing.cost)
         self.groups = _groups(self.graph, chooser)
         self.meshes = _meshes(chooser)
@@ -238,7 +237,7 @@ class DecisionEnvironment:
     def _simulated(self, choice: Choice) -> float:
         made = self._delta.program(choice)
         if made is None:
-            cut = self._builder.placed(choice, self._templates)
+            cut = self._builder.placed(choice)
             made = program(schedule(cut.graph, cut.views), self.chooser.pricing.cost)
         return price(made, self.devices).step_seconds
 

@@ -31,7 +31,6 @@ from search.cost.simulate import price
 from search.cost.tasks import TaskProgram, program, tasks
 from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
-from search.map.rules.templates import CutTemplates
 from search.planners.flexflow.configurations import Configurations
 from search.refine.delta import DeltaSimulator
 
@@ -41,10 +40,10 @@ Programs = Callable[[Choice], TaskProgram]
 
 def in_full(chooser: Chooser) -> Programs:
     """Programs by cutting and scheduling the whole graph."""
-    builder, known = Builder(chooser.spaces), CutTemplates()
+    builder = Builder(chooser.spaces)
 
     def made(choice: Choice) -> TaskProgram:
-        cut = builder.placed(choice, known)
+        cut = builder.placed(choice)
         return program(schedule(cut.graph, cut.views), chooser.pricing.cost)
 
     return made

@@ -28,7 +28,9 @@ from search.refine.native.tables import (
     PASSES,
     PIECES,
     RESULTS,
+    VIA,
     WANTED,
+    HashTable,
     Numbers,
     Seconds,
     Tables,
@@ -88,7 +90,7 @@ class Listing(NamedTuple):
 
 def listing(operators: int, values: int, operands: int, results: int) -> Listing:
     """An empty listing. ``operands`` and ``results``: of all operators and outputs together."""
-    steps = operators + operands
+    steps = operators + 2 * operands
 
     def empty(*shape: int) -> Numbers:
         return np.zeros(shape, np.int64)
@@ -97,14 +99,14 @@ def listing(operators: int, values: int, operands: int, results: int) -> Listing
         empty(8),
         empty(steps + 1, 7),
         np.zeros(steps, np.float64),
-        empty(2 * operands),
-        empty(results + operands),
-        empty(2 * operands),
-        empty(2 * operands),
+        empty(3 * operands),
+        empty(results + 2 * operands),
+        empty(3 * operands),
+        empty(3 * operands),
         empty(max(operands, 4)),
         empty(2, values),
         empty(values, 3),
-        empty(results + 2 * operands, 9),
+        empty(results + 3 * operands, 9),
     )
 
 
@@ -121,12 +123,10 @@ def list_steps(tables: Tables, pieces: Numbers, made: Listing) -> bool:
         made.values[value, STORED] = made.values[value, LAST_SLOT] = ABSENT
     for number in range(len(pieces)):
         piece, read = pieces[number], tables.shape.operand[number]
-        first, own = rows[piece, FIRST_OPERAND], rows[piece, OPERANDS]
-        for at in range(own):
-            wanted, value = operands[first + at], tables.shape.reads[read + at]
-            slot = _fetched(
-                tables, made, value, wanted[WANTED], wanted[HOME], wanted[IS_INPUT] != 0
-            )
+        first = rows[piece, FIRST_OPERAND]
+        for at in range(rows[piece, OPERANDS]):
+            own, value = operands[first + at], int(tables.shape.reads[read + at])
+            slot = _fetched(tables, made, value, own[WANTED], own[HOME], own[IS_INPUT] != 0)
             if slot == ABSENT:
                 return False
             made.held[at] = slot
@@ -199,15 +199,30 @@ def _fetched(
         return int(start)
     key = pair(layout, wanted)
     place = place_of(moves, key)
+    if moves[place, 0] != key:
+        own = tables.layouts.rows
+        if is_weight[value] and own[layout, PIECES] == own[wanted, PIECES]:
+            count[MISSING], count[FIRST], count[SECOND] = MOVE, layout, wanted
+            return ABSENT
+    elif moves[place, 1] == VIA:
+        start = _moved(moves, made, start, moves[place, 2])
+    return _moved(moves, made, int(start), wanted)
+
+
+@compiled
+def _moved(moves: HashTable, made: Listing, start: int, wanted: int) -> int:
+    """The slot of the same value in another layout. Adds a resharding if one is needed or may
+    be."""
+    slots, count = made.slots, made.counts
+    value, layout = slots[start, VALUE], slots[start, LAYOUT]
+    key = pair(layout, wanted)
+    place = place_of(moves, key)
     ahead, back = moves[place, 1], moves[place, 2]
     if moves[place, 0] != key:
         ahead = back = UNKNOWN
         count[MISSING], count[FIRST], count[SECOND] = MOVE, layout, wanted
-        own = tables.layouts.rows
-        if is_weight[value] and own[layout, PIECES] == own[wanted, PIECES]:
-            return ABSENT
     if ahead == ABSENT:
-        return int(start)
+        return start
     slot = _slot(made, value, wanted)
     if not slots[slot, MADE]:
         slots[slot, MADE] = True
@@ -228,7 +243,7 @@ def _add_operator(tables: Tables, made: Listing, operator: int, number: int) -> 
     for at in range(piece[OPERANDS]):
         made.operands[step[OPERAND] + at] = made.held[at]
     for port in range(piece[RESULTS]):
-        value = tables.shape.makes[tables.shape.result[operator] + port]
+        value = int(tables.shape.makes[tables.shape.result[operator] + port])
         slot = _slot(made, value, results[piece[FIRST_RESULT] + port, MADE_IN])
         made.results[step[RESULT] + port] = made.values[value, PRODUCED] = slot
     _end_step(made, piece[OPERANDS], piece[RESULTS])

@@ -1,8 +1,8 @@
 """The pieces of the operators of a state (``search.refine.pieces``), and the seconds of its plan.
 
-A piece depends on the kind of the operator and its mapping. If partial sums may pass through the operator, it
-also depends on its operands as they are read. A list of these is known by a number: that of the
-list without the last operand, and that operand, are looked up.
+A piece depends on the kind of the operator and its mapping. If partial sums may pass through the
+operator, it also depends on the forms of its operands. A list of these is known by a number: that
+of the list without the last operand, and that operand, are looked up.
 
 Complexity: the operators, and the operands of those through which partial sums pass; then that of
 ``timing``.

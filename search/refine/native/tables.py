@@ -26,6 +26,8 @@ Masks = NDArray[np.uint64]
 
 ABSENT = -1
 """The value of a key that is not in a table; a number where there is none."""
+VIA = -2
+"""In place of the duration of a resharding that is made of two."""
 
 
 HashTable = NDArray[np.int64]
@@ -143,8 +145,8 @@ class Pieces(NamedTuple):
     """[pieces, 8]: the first operand and their number; the first result and their number; the
     durations forward, backward, and of the late part; whether a gradient passes."""
     operands: Numbers
-    """[operands, 4]: the layout in which it is wanted; for a leaf, the layout in which it is stored,
-    else ABSENT; whether it is an input; whether it is differentiated."""
+    """[operands, 4]: the layout in which it is wanted; for a leaf, that in which it is stored, else
+    ABSENT; whether it is an input; whether it is differentiated."""
     results: Numbers
     """[results, 3]: its layout; the layout in which it is left as an output of the graph, or ABSENT
     if it is left as it is made; and the number of its form as it is read."""
@@ -206,8 +208,8 @@ class Tables(NamedTuple):
     pieces: Pieces
     layouts: Layouts
     moves: HashTable
-    """For two layouts (``pair``): the durations of a resharding forward and backward; twice ABSENT if
-    nothing moves."""
+    """For two layouts (``pair``): the durations of a resharding forward and backward; twice ABSENT
+    if nothing moves; or VIA, and the layout between them."""
     shared: HashTable
     """For a weight's layout and the bytes of its bucket (``pair``): the duration of exchange, and
     0."""

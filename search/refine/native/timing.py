@@ -82,7 +82,7 @@ def plan_clocks(tasks: int, devices: int) -> PlanClocks:
 @compiled
 def is_path_longer(tables: Tables, pieces: Numbers, limit: float, times: Seconds) -> bool:
     """Whether a path of operators, forward and backward, takes ``limit`` seconds or longer. Where a
-    resharding is not priced, it counts nothing."""
+    resharding is not priced or is made of two, it counts nothing."""
     rows, seconds, edge = tables.pieces.rows, tables.pieces.seconds, tables.shape.edge
     edges, moves = tables.shape.edges, tables.moves
     _find_after(rows, seconds, edge, edges, pieces, times)
@@ -99,7 +99,7 @@ def is_path_longer(tables: Tables, pieces: Numbers, limit: float, times: Seconds
             if made_in != wanted:
                 key = pair(made_in, wanted)
                 place = place_of(moves, key)
-                if moves[place, 0] == key and moves[place, 1] != ABSENT:
+                if moves[place, 0] == key and moves[place, 1] >= 0:
                     end += tables.durations.shortest[moves[place, 1]]
                     rest += tables.durations.shortest[moves[place, 2]]
             start = max(start, end)

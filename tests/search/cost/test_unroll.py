@@ -20,7 +20,6 @@ from search.cost.unroll import NotAlike, Repeated
 from search.map.building import Builder
 from search.map.choose.choosing import ALL, Choice, Chooser, Exposed
 from search.map.rules.cuts import Cuts
-from search.map.rules.templates import CutTemplates
 from search.split.blocks import blocks_of, repeated
 from search.substitute.variants import whole_choice
 from substitutions.rules.store import load_library
@@ -35,7 +34,7 @@ def chooser_of(graph: Graph, more: int, devices: int = 4) -> Chooser:
 
 
 def scheduled(chooser: Chooser, choice: Choice) -> Schedule:
-    cut = Builder(chooser.spaces).placed(choice, CutTemplates())
+    cut = Builder(chooser.spaces).placed(choice)
     return schedule(cut.graph, cut.views)
 
 

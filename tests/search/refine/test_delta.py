@@ -219,6 +219,23 @@ def test_a_resharding_rules_a_plan_out_before_others_are_priced(library):
     assert 0 < len(delta.pieces.moves) < count - 1
 
 
+def test_sums_that_only_other_devices_want_are_added_up_first(library):
+    """The relu is on another device than the partial sums of the product."""
+    graph = parse_graph(
+        "x = input[64, 512]\nw = weight[512, 4096]\nreturn mean_loss(relu(matmul(x, w)))"
+    )
+    chooser = chooser_of(graph, library, MACHINES[0])
+    delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
+    axes = chooser.spaces.of(graph.operators[0]).axes
+    (k,) = (place for place, axis in enumerate(axes) if axis.outputs == (None,))
+    mapped = [OperatorMapping.packed(0, [(k, 2)]), OperatorMapping(2), OperatorMapping(2)]
+    mappings = dict(zip(graph.operators, mapped, strict=True))
+    assert_same(delta, chooser, Choice(graph, {}, 0.0, mappings=mappings))
+    made = delta.program(Choice(graph, {}, 0.0, mappings=mappings))
+    assert made is not None
+    assert [step.reshards for step in made.steps] == [False, True, True, False, False]
+
+
 def test_operators_that_the_loss_does_not_need_have_no_gradients(library):
     """A second output is computed, and has no backward pass."""
     graph = parse_graph(

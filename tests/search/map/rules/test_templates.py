@@ -19,7 +19,6 @@ from search.map.choose.choosing import Choice, Chooser
 from search.map.rules import templates
 from search.map.rules.cuts import Cuts
 from search.map.rules.fully_sharded import PlacedGraph, fully_sharded
-from search.map.rules.templates import CutTemplates
 from search.map.space.strategies import starts
 from substitutions.rules.store import load_library
 
@@ -84,7 +83,7 @@ def test_a_graph_is_cut_as_operator_by_operator(name: str, windows: bool):
     graph = graph_of(name)
     cost = CostModel(load_machine("summit").with_devices(6))
     chooser = Chooser.on(cost, Cuts.of_rules(load_library().concrete(graph), windows=windows))
-    builder, known, random = Builder(chooser.spaces), CutTemplates(), Random(name)
+    builder, random = Builder(chooser.spaces), Random(name)
     for turn in range(3):
         strategies = {
             node: tuple(random.choice(chooser.spaces.of(node).strategies.tolist()))
@@ -92,10 +91,10 @@ def test_a_graph_is_cut_as_operator_by_operator(name: str, windows: bool):
         }
         begin = {node: random.choice(starts(own, chooser.mesh)) for node, own in strategies.items()}
         choice = Choice(graph, strategies, 0.0, turn % 3 == 2, begin if turn % 2 else {})
-        placed, cut = builder.placed(choice, known), one_by_one(builder, choice)
+        placed, cut = builder.placed(choice), one_by_one(builder, choice)
         assert placed.graph == cut.graph
         assert placed.views == cut.views
-        assert builder.cut(choice, templates=known) == cut
+        assert builder.cut(choice) == cut
         assert [node.types for node in placed.graph.nodes] == [n.types for n in cut.graph.nodes]
 
 
@@ -111,8 +110,8 @@ def test_blocks_that_are_alike_are_cut_once(monkeypatch: pytest.MonkeyPatch):
         return of(*given)
 
     monkeypatch.setattr(templates.CutTemplate, "of", staticmethod(noted))
-    known, builder, choice = CutTemplates(), Builder(chooser.spaces), chooser.choose(graph)
-    builder.placed(choice, known)
+    builder, choice = Builder(chooser.spaces), chooser.choose(graph)
+    builder.placed(choice)
     first = len(made)
-    builder.placed(choice, known)
+    builder.placed(choice)
     assert 0 < first == len(made) < len(graph.operators)
