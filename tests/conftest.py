@@ -23,7 +23,7 @@ settings.load_profile("unity")
 gc.set_threshold(300_000, 20, 50)
 # Tests interrupt processes. Programs that a shell runs in the background ignore that, as do theirs.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-LITTLE_WORK = 8_000
+LITTLE_WORK = 20_000
 """The work of a refinement, in operators of the states that it looks at."""
 
 

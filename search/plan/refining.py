@@ -42,9 +42,11 @@ all devices."""
 
 FEW_DEVICES, FEW_OPERATORS = 8, 32
 """On up to so many devices, annealings of up to so many operators take less time."""
-PHASES = ((WIDELY, (2, 8), 0.5), (WIDELY, (4, 8), 1.0), (NEARBY, (4, 8), 0.5))
-"""Annealings in order, each with their number for all graphs together, in general and where they
-take less time, and their part of the work. Chance decides as much as the number of states."""
+PHASES = ((WIDELY, 0.5), (WIDELY, 1.0), (NEARBY, 0.5))
+"""Annealings in order, each with their part of the work."""
+LANES = 4, 8
+"""The number of annealings in a phase, for all graphs together: in general, and where they take
+less time. Chance decides as much as the number of states."""
 ALIKE = 0, 2
 """The most other graphs, as fast as the fastest one, that are annealed widely as well: in general,
 and where annealings take less time."""
@@ -96,8 +98,8 @@ def refine(
     work = int(work * min(MORE_WORK, MEAN_DEVICES / machine.devices))
     starts = _starts(model, search, machine, teller)
     is_quick = machine.devices <= FEW_DEVICES and len(model.operators) <= FEW_OPERATORS
-    for stages, counts, part in PHASES:
-        refined = _annealed(starts, int(part * work), stages, counts[is_quick])
+    for stages, part in PHASES:
+        refined = _annealed(starts, int(part * work), stages, LANES[is_quick])
         fastest = min(refined, key=lambda pair: pair[1].seconds, default=None)
         if fastest is None:
             return

@@ -40,9 +40,9 @@ from search.substitute.rewrites import around
 from substitutions.rules.concrete.rooted import RootedRules
 from substitutions.rules.rule import Rule
 
-NEAR_IT: Stages = (Stage(0.005, 0.005, "best", SINGLE),)
+NEAR_IT: Stages = (Stage(0.002, 0.005, "best", SINGLE),)
 """The annealing of new operators and their neighbours."""
-ALL: Stages = (Stage(0.04, 0.01, "best", FINE),)
+ALL: Stages = (Stage(0.016, 0.01, "best", FINE),)
 """The annealing of all operators."""
 BEST = 4
 """The most graphs of which all operators are annealed at once."""

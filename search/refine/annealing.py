@@ -55,9 +55,9 @@ from search.refine.native.tables import Numbers
 Start = Literal["best", "alone", "apart"]
 """The start of an annealing: the best plan so far, all operators on one device, or the best plan
 with branches on devices of their own."""
-WORK = 800_000
+WORK = 2_000_000
 """The most operators of all states that are tried, added up."""
-STATES = 1700
+STATES = 4200
 """The most states that are tried for each operator. They are enough for a small graph."""
 Price = Callable[[tuple[OperatorMapping, ...], float], float | None]
 """A function from a state, as the mappings of all operators in the order of the graph, and a limit

@@ -36,7 +36,7 @@ from substitutions.rules.store import Library, load_library
 
 MACHINE = load_machine("dgx-a100").with_devices(2)
 BF16 = Training("adam", "bf16")
-WORK = 12_000
+WORK = 30_000
 """The work of a refinement: less than by default."""
 
 

@@ -65,7 +65,7 @@ def rewriter_of(graph: Graph, library: Library, devices: int = 2) -> RefinedRewr
     choice = Choice(graph, dict.fromkeys(graph.operators, ()), 0.0, mappings=mappings)
     seconds = trial.delta.seconds(choice)
     assert seconds is not None
-    return RefinedRewriter(trial, choice, seconds, library.concrete, work=20_000)
+    return RefinedRewriter(trial, choice, seconds, library.concrete, work=50_000)
 
 
 @given(training_graphs(cut=False), st.integers(0, 99))
