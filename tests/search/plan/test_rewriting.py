@@ -12,18 +12,23 @@ from support.graphs.strategies import training_graphs
 
 from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine
+from pcg.placement.schedule import schedule
 from pcg.plan.text import parse_graph
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation
+from search.cost.simulate import simulate
 from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.space.mapping import OperatorMapping
 from search.plan import rewriting
 from search.plan.rewriting import RefinedRewriter, carried_over
+from search.refine.delta import DeltaSimulator
 from search.refine.mappings import NumberedMappings
 from search.refine.moves import Mappings, Moves
 from search.refine.overlap import Trial
+from search.refine.pieces import OperatorPieces
+from search.refine.rows import TableRows
 from search.substitute.algebra import Algebra
 from substitutions.rules.store import Library, load_library
 
@@ -70,7 +75,8 @@ def rewriter_of(graph: Graph, library: Library, devices: int = 2) -> RefinedRewr
 
 @given(training_graphs(cut=False), st.integers(0, 99))
 def test_mappings_are_carried_over_to_any_rewritten_graph(library, graph, seed):
-    """Operators that stay keep their mappings, and the others have valid ones."""
+    """Operators that stay keep their mappings, and the others have valid ones. Simulators of all
+    these graphs share their rows, and the seconds are those of the plans."""
     chooser = chooser_of(graph, library, load_machine("dgx-a100").with_devices(6))
     algebra = Algebra.of(library.concrete(graph))
     moves = Moves(graph, chooser.spaces, 6, NumberedMappings(), seed)
@@ -78,14 +84,19 @@ def test_mappings_are_carried_over_to_any_rewritten_graph(library, graph, seed):
     for _ in range(8):
         mappings = moves.moved(mappings)
     choice = Choice(graph, {}, 0.0, mappings=mappings)
+    builder, cost = Builder(chooser.spaces), chooser.pricing.cost
+    rows = TableRows(OperatorPieces(builder, cost))
     ways = [way for node in graph.operators for way in algebra.applications(node, graph)]
     for way in ways[seed % 5 :: 5]:
         made = graph.replace(way.replaced)
         after, fresh = carried_over(choice, way, made, chooser.spaces)
         assert [*after] == [*made.operators]
         assert all(after[node] == mappings[node] for node in {*after} & {*mappings} - fresh)
-        cut = Builder(chooser.spaces).cut(Choice(made, {}, 0.0, mappings=after))
+        carried = Choice(made, {}, 0.0, mappings=after)
+        cut = builder.cut(carried)
         assert_same(graph, cut.graph)
+        seconds = simulate(schedule(cut.graph, cut.views), cost).step_seconds
+        assert DeltaSimulator.of(made, builder, cost, rows).seconds(carried) == seconds
 
 
 def test_a_rewrite_that_saves_a_kernel_is_made_and_written_down(library):
