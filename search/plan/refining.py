@@ -42,14 +42,14 @@ all devices."""
 
 FEW_DEVICES, FEW_OPERATORS = 8, 32
 """On up to so many devices, annealings of up to so many operators take less time."""
-PHASES = ((WIDELY, 0.5), (WIDELY, 1.0), (NEARBY, 0.5))
+PHASES = ((WIDELY, 0.4), (WIDELY, 0.6), (WIDELY, 0.6), (NEARBY, 0.5))
 """Annealings in order, each with their part of the work."""
 LANES = 4, 8
 """The number of annealings in a phase, for all graphs together: in general, and where they take
 less time. Chance decides as much as the number of states."""
-ALIKE = 0, 2
-"""The most other graphs, as fast as the fastest one, that are annealed widely as well: in general,
-and where annealings take less time."""
+OTHERS = 1, 2
+"""The most other graphs, nearly as fast as the fastest one, that are annealed widely as well: in
+general, and where annealings take less time."""
 MOST_GRAPHS = 2
 """The most graphs that are refined. There are several since a change of mappings cannot undo a
 rewrite."""
@@ -105,7 +105,7 @@ def refine(
             return
         if rewriting is not None and stages is WIDELY:
             teller.works_on("rewriting as refined", "refine")
-            starts = _rewritten(*fastest, rewriting, work, ALIKE[is_quick])
+            starts = _rewritten(*fastest, rewriting, work, OTHERS[is_quick])
         else:
             starts = [_Start(fastest[0], fastest[1].choice)]
 
@@ -127,10 +127,10 @@ def _starts(model: Graph, search: SearchState, machine: Machine, teller: Teller)
 
 
 def _rewritten(
-    whole: PricedTrial, tried: Tried[PricedPlans], rewriting: Rewriting, work: int, alike: int
+    whole: PricedTrial, tried: Tried[PricedPlans], rewriting: Rewriting, work: int, others: int
 ) -> list[_Start]:
     """The plan after rewrites of its graph that make it faster, which is priced even after an
-    interrupt; then up to ``alike`` plans that are as fast."""
+    interrupt; then up to ``others`` plans that are nearly as fast."""
     given = whole, tried.choice, tried.seconds, rewriting.rules_of, work
     rewriter = RefinedRewriter(*given)
     try:
@@ -139,7 +139,7 @@ def _rewritten(
         with whole.phases.later():
             best = _start_of(whole, rewriter.plan, rewriting)
             best.trial.tried_choice(best.choice)
-    return [best, *(_start_of(whole, plan, rewriting) for plan in rewriter.alike[:alike])]
+    return [best, *(_start_of(whole, plan, rewriting) for plan in rewriter.others[:others])]
 
 
 def _start_of(whole: PricedTrial, plan: RewrittenPlan, rewriting: Rewriting) -> _Start:

@@ -4,14 +4,15 @@ Problem: rewrites are chosen by sums of seconds, for the strategies of a mesh. I
 other rewrites pay. Where branches have devices of their own, few kernels count more, and merged
 operators may no longer run side by side.
 
-Method: descent over graphs. Each application of a rule about whole tensors leads to another graph.
-Its operators keep their mappings. A short annealing changes the new operators and their neighbours.
-The fastest graph is taken if it is faster than before. If none is, a longer annealing changes all
-operators of the best few. An application that made a step much slower is not tried again. Graphs
-that are only as fast are returned as well.
+Method: tabu search over graphs (Glover, ORSA Journal on Computing 1989). Each application of a rule
+about whole tensors leads to another graph. Its operators keep their mappings. A short annealing
+changes the new operators and their neighbours. If no graph is faster than the fastest so far, a
+longer annealing changes all operators of the best few. The search goes on from the fastest of them,
+even if it is a little slower than before, and never comes back to a graph. An application that made
+a step much slower is not tried again. Other graphs that are nearly as fast are returned as well.
 
-Complexity: most applications are tried once, with some hundred states. Heuristic: rewrites that pay
-only together are found if each of them costs little.
+Complexity: most applications are tried once or twice, with some hundred states. Heuristic: rewrites
+that pay only together are found if none of them costs much.
 """
 
 from __future__ import annotations
@@ -42,19 +43,23 @@ from substitutions.rules.rule import Rule
 
 NEAR_IT: Stages = (Stage(0.002, 0.005, "best", SINGLE),)
 """The annealing of new operators and their neighbours."""
-ALL: Stages = (Stage(0.016, 0.01, "best", FINE),)
+ALL: Stages = (Stage(0.03, 0.015, "best", FINE),)
 """The annealing of all operators."""
 BEST = 4
 """The most graphs of which all operators are annealed at once."""
-AS_FAST = 1 + 1e-9
-"""A graph is as fast if its step takes at most this many times as long."""
-PROMISING = 1.003
+SLOWER = 1.03
+"""The search goes on from a graph if its step takes at most this many times as long as that of the
+fastest."""
+NEAR = 1.01
+"""Other graphs are returned if a step takes at most this many times as long."""
+PROMISING = 1.03
 """An application is tried again on the next graph if the step took at most this many times as long
 as before."""
 OF_RULE = 12
 """The most applications of one rule that are tried at once."""
-ROUNDS, GROWTH = 6, 1
-"""The most rounds, and the most operators that a graph gains in one."""
+ROUNDS, PATIENCE, GROWTH = 16, 4, 1
+"""The most rounds, the most of them that find nothing faster, and the most operators by which a
+graph is larger than the fastest."""
 
 T = TypeVar("T")
 _Key = tuple[str, tuple[str, ...]]
@@ -97,9 +102,10 @@ class RefinedRewriter:
     work: int
     plan: RewrittenPlan = field(init=False)
     """The fastest plan so far."""
-    alike: list[RewrittenPlan] = field(init=False, default_factory=list[RewrittenPlan])
-    """Plans that are as fast, after an application of one more rule each. A wide annealing may find
-    faster plans of their graphs."""
+    _reached: dict[Graph, RewrittenPlan] = field(
+        init=False, default_factory=dict[Graph, RewrittenPlan]
+    )
+    """The plans from which the search went on, by graph."""
     _ratios: dict[_Key, float] = field(init=False, default_factory=dict[_Key, float])
     """Seconds of a step after each application to those before, when it was last tried."""
 
@@ -109,34 +115,48 @@ class RefinedRewriter:
         self._rules = self.rules_of(trial.graph)
         self._algebra = Algebra.of(self._rules)
 
-    def improve(self) -> None:
-        """Rewrite the graph as long as that makes its plan faster. After an interrupt, the plan is
-        the best one until then."""
-        for _ in range(ROUNDS):
-            least = self.plan.seconds
-            neighbours = [self._neighbour(*each) for each in self._applications()]
-            run_lanes([one.lane for one in neighbours])
-            self._ratios |= {one.key: one.seconds / least for one in neighbours}
-            best = sorted(neighbours, key=lambda one: one.seconds)[:BEST]
-            alike = {one.key[0]: one for one in best if one.seconds <= AS_FAST * least}
-            if best and best[0].seconds >= least:
-                lanes = [self._lane(one.delta, one.lane.best, ALL) for one in best]
-                run_lanes(lanes)
-                best = [replace(one, lane=lane) for one, lane in zip(best, lanes, strict=True)]
-            fastest = min(best, key=lambda one: one.seconds, default=None)
-            if fastest is None or fastest.seconds >= least or self.trial.phases.is_over:
-                self.alike = [self._plan(one) for one in alike.values()]
-                return
-            self.plan = self._plan(fastest)
+    @property
+    def others(self) -> list[RewrittenPlan]:
+        """Plans of other graphs that are nearly as fast, the fastest first. A wide annealing may
+        find faster ones."""
+        near = [own for own in self._reached.values() if own.seconds <= NEAR * self.plan.seconds]
+        return sorted((own for own in near if own is not self.plan), key=lambda own: own.seconds)
 
-    def _plan(self, made: _Neighbour) -> RewrittenPlan:
-        scribe = Scribe.after(self.plan.derivation)
-        scribe.follow(self.plan.choice.graph, made.applied)
+    def improve(self) -> None:
+        """Rewrite the graph as long as that makes its plan faster now and then. After an interrupt,
+        the plan is the best one until then."""
+        now, waits = self.plan, 0
+        for _ in range(ROUNDS):
+            self._reached[now.choice.graph] = now
+            fastest = self._fastest_beside(now)
+            if fastest is None or waits == PATIENCE or self.trial.phases.is_over:
+                return
+            now = self._plan(now, fastest)
+            waits = 0 if now.seconds < self.plan.seconds else waits + 1
+            self.plan = now if waits == 0 else self.plan
+
+    def _fastest_beside(self, now: RewrittenPlan) -> _Neighbour | None:
+        """The fastest graph after one application, unless it is much slower."""
+        neighbours = [self._neighbour(now, *each) for each in self._applications(now)]
+        run_lanes([one.lane for one in neighbours])
+        self._ratios |= {one.key: one.seconds / now.seconds for one in neighbours}
+        best = sorted(neighbours, key=lambda one: one.seconds)[:BEST]
+        if best and best[0].seconds >= self.plan.seconds:
+            lanes = [self._lane(one.delta, one.lane.best, ALL) for one in best]
+            run_lanes(lanes)
+            best = [replace(one, lane=lane) for one, lane in zip(best, lanes, strict=True)]
+        most = SLOWER * self.plan.seconds
+        near = (one for one in best if one.seconds <= most)
+        return min(near, key=lambda one: one.seconds, default=None)
+
+    def _plan(self, before: RewrittenPlan, made: _Neighbour) -> RewrittenPlan:
+        scribe = Scribe.after(before.derivation)
+        scribe.follow(before.choice.graph, made.applied)
         return RewrittenPlan(made.lane.best, made.seconds, scribe.derivation)
 
-    def _applications(self) -> list[tuple[_Key, Applied, Graph]]:
+    def _applications(self, now: RewrittenPlan) -> list[tuple[_Key, Applied, Graph]]:
         """The applications that are new or promising, each with the graph that it leads to."""
-        graph, ids = self.plan.choice.graph, self.plan.derivation.ids
+        graph, ids = now.choice.graph, now.derivation.ids
         by_rule: dict[Rule, dict[Graph, tuple[_Key, Applied, Graph]]] = defaultdict(dict)
         for node in graph.operators:
             for applied in self._algebra.applications(node, graph):
@@ -148,14 +168,16 @@ class RefinedRewriter:
         return [each for made in by_rule.values() for each in _some([*made.values()])]
 
     def _is_other(self, made: Graph) -> bool:
-        """Whether a graph is too large, or other rules match it."""
+        """Whether a graph was reached before or is too large, or other rules match it."""
         grows = len(made.operators) > len(self.plan.choice.graph.operators) + GROWTH
-        return grows or self.rules_of(made) is not self._rules
+        return made in self._reached or grows or self.rules_of(made) is not self._rules
 
-    def _neighbour(self, key: _Key, applied: Applied, made: Graph) -> _Neighbour:
+    def _neighbour(
+        self, now: RewrittenPlan, key: _Key, applied: Applied, made: Graph
+    ) -> _Neighbour:
         check_time()
         chooser, rows = self.trial.chooser, self.trial.delta.rows
-        mappings, fresh = carried_over(self.plan.choice, applied, made, chooser.spaces)
+        mappings, fresh = carried_over(now.choice, applied, made, chooser.spaces)
         changed = around(made, fresh, 1)
         near = [node for node in made.operators if node in changed]
         choice = Choice(made, dict.fromkeys(made.operators, ()), inf, mappings=mappings)
