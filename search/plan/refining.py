@@ -33,7 +33,7 @@ MOST_OPERATORS = 64
 would be tried."""
 MOST_DEVICES = 24
 """The most devices of a machine. On more, a state takes several times as long to simulate."""
-MEAN_DEVICES, MORE_WORK = 16, 1.25
+MEAN_DEVICES, MORE_WORK = 12, 1.25
 """On more devices than these fewer states are tried, as each takes longer to price. On fewer, up to
 ``MORE_WORK`` times as many are tried."""
 GAIN = 1.005
@@ -42,7 +42,7 @@ all devices."""
 
 FEW_DEVICES, FEW_OPERATORS = 8, 32
 """On up to so many devices, annealings of up to so many operators take less time."""
-PHASES = ((WIDELY, 0.4), (WIDELY, 0.6), (WIDELY, 0.6), (NEARBY, 0.5))
+PHASES = ((WIDELY, 0.5), (WIDELY, 0.6), (WIDELY, 0.5), (NEARBY, 0.4))
 """Annealings in order, each with their part of the work."""
 LANES = 4, 8
 """The number of annealings in a phase, for all graphs together: in general, and where they take

@@ -34,7 +34,7 @@ from search.map.space.mapping import MappedAxis, OperatorMapping
 from search.plan.incumbent import PricedTrial
 from search.refine.annealing import Annealer, Stage, Stages
 from search.refine.delta import DeltaSimulator
-from search.refine.lanes import Lane, run_lanes
+from search.refine.lanes import Lane
 from search.refine.moves import FINE, SINGLE, Mappings
 from search.substitute.algebra import Algebra
 from search.substitute.rewrites import around
@@ -43,7 +43,7 @@ from substitutions.rules.rule import Rule
 
 NEAR_IT: Stages = (Stage(0.002, 0.005, "best", SINGLE),)
 """The annealing of new operators and their neighbours."""
-ALL: Stages = (Stage(0.03, 0.015, "best", FINE),)
+ALL: Stages = (Stage(0.02, 0.015, "best", FINE),)
 """The annealing of all operators."""
 BEST = 4
 """The most graphs of which all operators are annealed at once."""
@@ -57,7 +57,7 @@ PROMISING = 1.03
 as before."""
 OF_RULE = 12
 """The most applications of one rule that are tried at once."""
-ROUNDS, PATIENCE, GROWTH = 16, 4, 1
+ROUNDS, PATIENCE, GROWTH = 12, 3, 1
 """The most rounds, the most of them that find nothing faster, and the most operators by which a
 graph is larger than the fastest."""
 
@@ -138,12 +138,12 @@ class RefinedRewriter:
     def _fastest_beside(self, now: RewrittenPlan) -> _Neighbour | None:
         """The fastest graph after one application, unless it is much slower."""
         neighbours = [self._neighbour(now, *each) for each in self._applications(now)]
-        run_lanes([one.lane for one in neighbours])
+        _run([one.lane for one in neighbours])
         self._ratios |= {one.key: one.seconds / now.seconds for one in neighbours}
         best = sorted(neighbours, key=lambda one: one.seconds)[:BEST]
         if best and best[0].seconds >= self.plan.seconds:
             lanes = [self._lane(one.delta, one.lane.best, ALL) for one in best]
-            run_lanes(lanes)
+            _run(lanes)
             best = [replace(one, lane=lane) for one, lane in zip(best, lanes, strict=True)]
         most = SLOWER * self.plan.seconds
         near = (one for one in best if one.seconds <= most)
@@ -190,6 +190,13 @@ class RefinedRewriter:
     ) -> Lane:
         given = self.trial.chooser, delta, lambda: self.trial.phases.is_over, self.work
         return Lane(Annealer(*given, begins=near), choice, stages)
+
+
+def _run(lanes: Sequence[Lane]) -> None:
+    """Run annealings one after the other. They are short, and other processes would not pass on
+    what they price."""
+    for lane in lanes:
+        lane.run()
 
 
 def _is_renaming(rule: Rule) -> bool:

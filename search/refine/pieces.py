@@ -159,7 +159,8 @@ class OperatorPieces:
         """The layout through which a tensor gets from one layout to another; None if it moves at
         once."""
         self._whole = Answers(self._whole_of)
-        self._known, self._kinds = Answers(self._made), Answers(self._kinds_between)
+        self._known = Answers(self._made)
+        self._device_kinds = Answers(self._kinds_between)
         self._placed: dict[object, _PlacedOperator] = {}
         self._durations, self._shifted = Answers(_moved), Answers(self._shift)
         self._cuts = Answers(self._cut)
@@ -196,7 +197,7 @@ class OperatorPieces:
         cut = self._cuts[kind, mapping.cuts, forms]
         if cut is None:
             return None
-        alike = kind, mapping.axes, forms, self._kinds[mapping.start, mapping.last]
+        alike = kind, mapping.axes, forms, self._device_kinds[mapping.start, mapping.last]
         placed = self._placed.get(alike)
         if placed is None:
             placed = self._placed[alike] = self._place(self.kinds.every[kind], mapping, cut)
