@@ -76,7 +76,15 @@ class Stage(NamedTuple):
 
 Stages = tuple[Stage, ...]
 """Annealings in order."""
-WIDELY: Stages = (Stage(0.2, 0.03, "best"), Stage(0.2, 0.03, "alone"), Stage(0.15, 0.03, "apart"))
+WIDELY: Stages = (
+    Stage(0.2, 0.03, "best"),
+    Stage(0.2, 0.03, "alone"),
+    Stage(0.15, 0.03, "apart"),
+    Stage(0.15, 0.02, "best", FINE),
+    Stage(0.1, 0.01, "best", FINE),
+)
+"""The last two stages end near the best state of the others: what is ahead after the wide ones need
+not be ahead in the end."""
 NEARBY: Stages = (
     Stage(0.15, 0.02, "best", FINE),
     Stage(0.15, 0.02, "best", FINE),
