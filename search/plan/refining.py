@@ -33,9 +33,8 @@ MOST_OPERATORS = 64
 would be tried."""
 MOST_DEVICES = 24
 """The most devices of a machine. On more, a state takes several times as long to simulate."""
-MEAN_DEVICES, MORE_WORK = 12, 1.25
-"""On more devices than these fewer states are tried, as each takes longer to price. On fewer, up to
-``MORE_WORK`` times as many are tried."""
+MEAN_DEVICES = 12
+"""On more devices than these fewer states are tried, as each takes longer to price."""
 GAIN = 1.005
 """A plan has nothing to gain if it takes at most this many times as long as its work, spread over
 all devices."""
@@ -95,7 +94,7 @@ def refine(
     if machine.devices > MOST_DEVICES:
         return
     work = WORK if work is None else work
-    work = int(work * min(MORE_WORK, MEAN_DEVICES / machine.devices))
+    work = int(work * min(1.0, MEAN_DEVICES / machine.devices))
     starts = _starts(model, search, machine, teller)
     is_quick = machine.devices <= FEW_DEVICES and len(model.operators) <= FEW_OPERATORS
     for stages, part in PHASES:
