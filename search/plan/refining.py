@@ -49,6 +49,9 @@ less time. Chance decides as much as the number of states."""
 OTHERS = 1, 2
 """The most other graphs, nearly as fast as the fastest one, that are annealed widely as well: in
 general, and where annealings take less time."""
+BEHIND = 1.1
+"""The plan of the model's own graph is rewritten as well if it takes at most this many times as
+long as the fastest. No rewrite leads back from the other graph at once."""
 MOST_GRAPHS = 2
 """The most graphs that are refined. There are several since a change of mappings cannot undo a
 rewrite."""
@@ -104,9 +107,19 @@ def refine(
             return
         if rewriting is not None and stages is WIDELY:
             teller.works_on("rewriting as refined", "refine")
-            starts = _rewritten(*fastest, rewriting, work, OTHERS[is_quick])
+            most, graphs = BEHIND * fastest[1].seconds, 1 + OTHERS[is_quick]
+            own = (r for r in refined if r[0].graph == model and r[1].seconds <= most)
+            both = dict.fromkeys((fastest, *own))
+            made = [_rewritten(*pair, rewriting, work, graphs) for pair in both]
+            best, others = [starts[0] for starts in made], made[0][1:]
+            starts = _distinct([*best, *others])[:graphs]
         else:
             starts = [_Start(fastest[0], fastest[1].choice)]
+
+
+def _distinct(starts: Sequence[_Start]) -> list[_Start]:
+    """The first of the starts for each graph."""
+    return [*{start.trial.graph: start for start in reversed(starts)}.values()][::-1]
 
 
 def _starts(model: Graph, search: SearchState, machine: Machine, teller: Teller) -> list[_Start]:
