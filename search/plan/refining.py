@@ -107,19 +107,24 @@ def refine(
             return
         if rewriting is not None and stages is WIDELY:
             teller.works_on("rewriting as refined", "refine")
-            most, graphs = BEHIND * fastest[1].seconds, 1 + OTHERS[is_quick]
+            most = BEHIND * fastest[1].seconds
             own = (r for r in refined if r[0].graph == model and r[1].seconds <= most)
             both = dict.fromkeys((fastest, *own))
-            made = [_rewritten(*pair, rewriting, work, graphs) for pair in both]
-            best, others = [starts[0] for starts in made], made[0][1:]
-            starts = _distinct([*best, *others])[:graphs]
+            starts = _all_rewritten([*both], rewriting, work, OTHERS[is_quick])
         else:
             starts = [_Start(fastest[0], fastest[1].choice)]
 
 
-def _distinct(starts: Sequence[_Start]) -> list[_Start]:
-    """The first of the starts for each graph."""
-    return [*{start.trial.graph: start for start in reversed(starts)}.values()][::-1]
+def _all_rewritten(
+    refined: Sequence[_Refined], rewriting: Rewriting, work: int, others: int
+) -> list[_Start]:
+    """The best plan after rewrites of each graph, and other plans near that of the first: one for
+    each graph, and up to ``others`` besides the first."""
+    made = [_rewritten(*pair, rewriting, work, others) for pair in refined]
+    by_graph: dict[Graph, _Start] = {}
+    for start in [*(starts[0] for starts in made), *made[0][1:]]:
+        by_graph.setdefault(start.trial.graph, start)
+    return [*by_graph.values()][: 1 + others]
 
 
 def _starts(model: Graph, search: SearchState, machine: Machine, teller: Teller) -> list[_Start]:
