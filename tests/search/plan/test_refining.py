@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import inf
+from typing import Any
 
 import pytest
 from support.plans.branched import TWO_TOWERS, branched
@@ -28,6 +29,7 @@ from search.map.rules.cuts import Cuts
 from search.map.space.allow import everything
 from search.plan import planner as plans
 from search.plan import refining
+from search.plan.incumbent import PricedTrial
 from search.plan.planner import MeshPlanner
 from search.plan.refining import is_branched
 from search.refine.overlap import Trial
@@ -87,6 +89,24 @@ def test_chains_and_large_graphs_and_machines_are_not_refined(library, monkeypat
         with monkeypatch.context() as patch:
             patch.setattr(refining, limit, 1)
             assert "refining" not in planned(library, towers, mode=Mode.PARALLEL).report.phases
+
+
+def test_the_models_own_graph_is_rewritten_beside_a_faster_one(library, monkeypatch):
+    """Rewrites do not lead back from the faster graph, so both are rewritten once."""
+    graph = branched(1)[1]
+    machine = load_machine("dgx-a100").with_devices(4)
+    rewritten: list[Graph] = []
+    whole = refining._rewritten
+
+    def noted(trial: PricedTrial, *given: Any) -> Any:
+        rewritten.append(trial.graph)
+        return whole(trial, *given)
+
+    monkeypatch.setattr(refining, "_rewritten", noted)
+    monkeypatch.setattr(refining, "BEHIND", 2.0)
+    planned(library, graph, machine=machine)
+    assert graph in rewritten
+    assert len(rewritten) > len(refining.PHASES) - 1  # one after each wide annealing, and this one
 
 
 def test_plan_near_the_time_of_its_work_is_not_refined(library, monkeypatch):
