@@ -50,8 +50,8 @@ OTHERS = 1, 2
 """The most other graphs, nearly as fast as the fastest one, that are annealed widely as well: in
 general, and where annealings take less time."""
 BEHIND = 1.1
-"""The plan of the model's own graph is rewritten as well if it takes at most this many times as
-long as the fastest. No rewrite leads back from the other graph at once."""
+"""After the first annealing, the plans of all graphs are rewritten that take at most this many
+times as long as the fastest. Rewrites seldom lead from one of these graphs to another."""
 MOST_GRAPHS = 2
 """The most graphs that are refined. There are several since a change of mappings cannot undo a
 rewrite."""
@@ -91,16 +91,17 @@ def refine(
 ) -> None:
     """Refine the fastest plans of a few graphs, with each operator on any devices, and price the
     results. Annealings are first wide, then near the fastest plan. After each wide one, the graph
-    of the fastest plan is rewritten, unless ``rewriting`` is None. All is left out where it cannot
-    gain or is not known to be worth its time: for chains on devices of one kind unless they are
-    tiny, for many operators or devices, and for plans that take hardly longer than their work."""
+    of the fastest plan is rewritten, unless ``rewriting`` is None; after the first one, those of
+    other plans as well. All is left out where it cannot gain or is not known to be worth its time:
+    for chains on devices of one kind unless they are tiny, for many operators or devices, and for
+    plans that take hardly longer than their work."""
     if machine.devices > MOST_DEVICES:
         return
     work = WORK if work is None else work
     work = int(work * min(1.0, MEAN_DEVICES / machine.devices))
     starts = _starts(model, search, machine, teller)
     is_quick = machine.devices <= FEW_DEVICES and len(model.operators) <= FEW_OPERATORS
-    for stages, part in PHASES:
+    for phase, (stages, part) in enumerate(PHASES):
         refined = _annealed(starts, int(part * work), stages, LANES[is_quick])
         fastest = min(refined, key=lambda pair: pair[1].seconds, default=None)
         if fastest is None:
@@ -108,9 +109,9 @@ def refine(
         if rewriting is not None and stages is WIDELY:
             teller.works_on("rewriting as refined", "refine")
             most = BEHIND * fastest[1].seconds
-            own = (r for r in refined if r[0].graph == model and r[1].seconds <= most)
-            both = dict.fromkeys((fastest, *own))
-            starts = _all_rewritten([*both], rewriting, work, OTHERS[is_quick])
+            near = (pair for pair in refined if phase == 0 and pair[1].seconds <= most)
+            every = dict.fromkeys((fastest, *near))
+            starts = _all_rewritten([*every], rewriting, work, OTHERS[is_quick])
         else:
             starts = [_Start(fastest[0], fastest[1].choice)]
 
