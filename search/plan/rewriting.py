@@ -34,7 +34,7 @@ from search.map.space.mapping import MappedAxis, OperatorMapping
 from search.plan.incumbent import PricedTrial
 from search.refine.annealing import Annealer, Stage, Stages
 from search.refine.delta import DeltaSimulator
-from search.refine.lanes import Lane
+from search.refine.lanes import Lane, run_in_turn
 from search.refine.moves import FINE, SINGLE, Mappings
 from search.substitute.algebra import Algebra
 from search.substitute.rewrites import around
@@ -138,12 +138,13 @@ class RefinedRewriter:
     def _fastest_beside(self, now: RewrittenPlan) -> _Neighbour | None:
         """The fastest graph after one application, unless it is much slower."""
         neighbours = [self._neighbour(now, *each) for each in self._applications(now)]
-        _run([one.lane for one in neighbours])
+        # They are short, and other processes would not pass on what they price.
+        run_in_turn([one.lane for one in neighbours])
         self._ratios |= {one.key: one.seconds / now.seconds for one in neighbours}
         best = sorted(neighbours, key=lambda one: one.seconds)[:BEST]
         if best and best[0].seconds >= self.plan.seconds:
             lanes = [self._lane(one.delta, one.lane.best, ALL) for one in best]
-            _run(lanes)
+            run_in_turn(lanes)
             best = [replace(one, lane=lane) for one, lane in zip(best, lanes, strict=True)]
         most = SLOWER * self.plan.seconds
         near = (one for one in best if one.seconds <= most)
@@ -190,13 +191,6 @@ class RefinedRewriter:
     ) -> Lane:
         given = self.trial.chooser, delta, lambda: self.trial.phases.is_over, self.work
         return Lane(Annealer(*given, begins=near), choice, stages)
-
-
-def _run(lanes: Sequence[Lane]) -> None:
-    """Run annealings one after the other. They are short, and other processes would not pass on
-    what they price."""
-    for lane in lanes:
-        lane.run()
 
 
 def _is_renaming(rule: Rule) -> bool:

@@ -60,7 +60,7 @@ def run_lanes(lanes: Sequence[Lane]) -> None:
         lanes[0].annealer.load()
     children = [_Child(some) for some in others]
     try:
-        _run_in_turn(own)
+        run_in_turn(own)
         for child in children:
             child.receive()
     except BaseException:
@@ -72,7 +72,8 @@ def run_lanes(lanes: Sequence[Lane]) -> None:
             child.end()
 
 
-def _run_in_turn(lanes: Sequence[Lane]) -> None:
+def run_in_turn(lanes: Sequence[Lane]) -> None:
+    """Run annealings one after the other in this process, so that each knows what others priced."""
     for lane in lanes:
         lane.run()
 
@@ -107,7 +108,7 @@ class _Child:
         try:
             self._take_over()
         except EOFError:
-            _run_in_turn(self.lanes)
+            run_in_turn(self.lanes)
         self._is_received = True
 
     def interrupt(self) -> None:
@@ -135,6 +136,6 @@ def _run(lanes: Sequence[Lane], results: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt, OutOfTime):
-        _run_in_turn(lanes)
+        run_in_turn(lanes)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     results.send([lane.annealer.best for lane in lanes])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcg.graph.graph import Node, Value
-from pcg.memo import Memo, remembered
+from pcg.memo import Memo, Numbering, remembered
 from pcg.types.infer import index_sizes
 from pcg.types.local import Axis
 from search.cost.slices import WHOLE, Slices
@@ -35,7 +35,7 @@ class Spaces:
     slices: Slices = WHOLE
     partials_pass: bool = True
     """Whether partial sums may pass through operators."""
-    _numbers: dict[object, int] = field(init=False, default_factory=dict[object, int])
+    _numbers: Numbering[object] = field(init=False, default_factory=Numbering[object])
     _spaces: Memo[int, Space] = field(init=False, default_factory=Memo[int, Space])
     templates: CutTemplates = field(init=False, default_factory=CutTemplates)
     """The templates of the kinds that were cut so far."""
@@ -47,7 +47,7 @@ class Spaces:
     def kind(self, node: Node) -> int:
         """The number of an operator's kind."""
         key = node.signature, self.carriers(node), self.slices.axis(node)
-        return self._numbers.setdefault(key, len(self._numbers))
+        return self._numbers[key]
 
     def of(self, node: Node) -> Space:
         """The strategies of an operator, on one slice of the batch."""

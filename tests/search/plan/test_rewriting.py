@@ -172,14 +172,14 @@ def test_an_application_that_makes_a_step_slower_is_not_tried_again(library, mon
 
 def test_an_interrupt_keeps_the_best_graph_so_far(library, monkeypatch):
     rewriter, rounds = rewriter_of(parse_graph(JOINED), library), count()
-    before, run = rewriter.plan.seconds, rewriting._run
+    before, run = rewriter.plan.seconds, rewriting.run_in_turn
 
     def interrupted(lanes) -> None:
         if next(rounds) == 1:
             raise KeyboardInterrupt
         run(lanes)
 
-    monkeypatch.setattr(rewriting, "_run", interrupted)
+    monkeypatch.setattr(rewriting, "run_in_turn", interrupted)
     with pytest.raises(KeyboardInterrupt):
         rewriter.improve()
     assert rewriter.plan.seconds < before
