@@ -77,7 +77,7 @@ class Listing(NamedTuple):
     weights: Numbers
     """The numbers of weights, in order for each step."""
     held: Numbers
-    """The operands of the step that is listed next; or the row of an output."""
+    """The operands of the step that is listed next."""
     homes: Numbers
     """[2, weights]: the slots of all weights, then of those that are trained."""
     values: Numbers
@@ -103,7 +103,7 @@ def listing(operators: int, values: int, operands: int, results: int) -> Listing
         empty(results + 2 * operands),
         empty(3 * operands),
         empty(3 * operands),
-        empty(max(operands, 4)),
+        empty(operands),
         empty(2, values),
         empty(values, 3),
         empty(results + 3 * operands, 9),
