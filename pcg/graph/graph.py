@@ -253,6 +253,11 @@ class Graph:
         return tuple(node for node in self.nodes if not node.is_leaf)
 
     @cached_property
+    def computing(self) -> tuple[Node, ...]:
+        """The operators that compute: all but the parallel ones, in the order of ``nodes``."""
+        return tuple(node for node in self.operators if not node.is_parallel)
+
+    @cached_property
     def digest(self) -> str:
         """A hash of the structure. Equal graphs have equal digests, in any process."""
         text = "|".join(f"{v.node.digest}.{v.port}" for v in self.outputs)

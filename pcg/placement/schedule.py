@@ -9,7 +9,7 @@ move to other devices (``in_parts``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -139,10 +139,9 @@ class Scheduler:
         self._made: dict[Slot, Slot] = {}
         self._homes: dict[Node, Layout] = {}
 
-    def run(self, graph: Graph) -> Schedule:
-        for node in graph.operators:
-            if not node.is_parallel:
-                self._compute(node)
+    def run(self, graph: Graph, order: Sequence[Node]) -> Schedule:
+        for node in order:
+            self._compute(node)
         outputs = tuple(self._output(value) for value in graph.outputs)
         return Schedule(tuple(self._steps), outputs, dict(self._homes))
 
@@ -219,12 +218,17 @@ class Scheduler:
         return self._homes[node]
 
 
-def schedule(graph: Graph, views: Mapping[Node, MachineView]) -> Schedule:
-    """Return the schedule of a graph. Raises InputError for an operator without a view."""
-    for node in graph.operators:
-        if not node.is_parallel and node not in views:
+def schedule(
+    graph: Graph, views: Mapping[Node, MachineView], order: Sequence[Node] = ()
+) -> Schedule:
+    """Return the schedule of a graph. ``order``: the computing operators in the order of issue
+    (``pcg.placement.order``), by default that of the graph. Raises InputError for an operator
+    without a view."""
+    nodes = order or graph.computing
+    for node in nodes:
+        if node not in views:
             raise InputError("plan", f"{node.name} has no machine view")
-    return Scheduler(views).run(graph)
+    return Scheduler(views).run(graph, nodes)
 
 
 __all__ = [

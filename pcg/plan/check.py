@@ -68,7 +68,7 @@ class Placement:
     @cached_property
     def operators(self) -> tuple[Node, ...]:
         """The operators that have tasks."""
-        return tuple(node for node in self.graph.operators if not node.is_parallel)
+        return self.graph.computing
 
 
 def check_graph(graph: Graph, *, training: bool = False) -> list[Problem]:

@@ -19,6 +19,8 @@ from pcg.files import read_json, write_text_atomic
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
 from pcg.memo import Answers
+from pcg.placement.order import order_problem
+from pcg.placement.schedule import Schedule, schedule
 from pcg.placement.view import MachineView
 from pcg.plan.check import Placement, check_graph, check_placement
 from pcg.plan.derivation import Application, AppliedRule
@@ -62,6 +64,13 @@ class Plan:
     norm_groups: int = 1
     """The number of groups of samples over which the model's batch norms take their statistics.
     Running statistics are those of the first group."""
+    order: tuple[Node, ...] = ()
+    """The computing operators in the order of issue (``pcg.placement.order``). Empty if that is the
+    order of the graph."""
+
+    def schedule(self) -> Schedule:
+        """The schedule of the graph to run."""
+        return schedule(self.graph, self.views, self.order)
 
 
 def machine_record(machine: Machine) -> MachineFile:
@@ -100,6 +109,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
             compiled=plan.training.compiled,
             recompute=tuple(names[node][0] for node in plan.graph.nodes if node in plan.recompute),
             pipeline=plan.pipeline,
+            order=tuple(names[node][0] for node in plan.order),
         ),
         estimates=plan.estimates,
         hashes={},
@@ -222,6 +232,7 @@ def plan_of(content: PlanFile, where: str) -> Plan:
         naming,
         statistics,
         groups,
+        _order(graph, content, where),
     )
 
 
@@ -287,6 +298,22 @@ def _recomputed(graph: Graph, content: PlanFile, where: str) -> frozenset[Node]:
             problem = f"{name}: no computing or parallel operator in the graph"
             raise InputError(f"{where}: decisions.recompute", problem)
     return frozenset(nodes[name] for name in content.decisions.recompute)
+
+
+def _order(graph: Graph, content: PlanFile, where: str) -> tuple[Node, ...]:
+    order, where = content.decisions.order, f"{where}: decisions.order"
+    if order and content.decisions.pipeline:
+        raise InputError(where, "an order of operators, expected none in a pipeline")
+    names = node_names(graph)
+    nodes = {names[node][0]: node for node in graph.computing}
+    for name in order:
+        if name not in nodes:
+            raise InputError(where, f"{name}: no computing operator in the graph")
+    made = tuple(nodes[name] for name in order)
+    if made and (problem := order_problem(graph, made)):
+        node, what = problem
+        raise InputError(where, f"{names[node][0]}: {what}")
+    return made
 
 
 def _same_leaves(graph: Graph, model: Graph, where: str) -> None:

@@ -78,7 +78,7 @@ class StepFile(FileModel):
 class DecisionsFile(GrownFileModel):
     """The decisions of the search."""
 
-    ADDED = frozenset({"precision", "compiled"})
+    ADDED = frozenset({"precision", "compiled", "order"})
 
     graph: Lines
     views: dict[Name, ViewFile]
@@ -92,6 +92,9 @@ class DecisionsFile(GrownFileModel):
     precision: Precision = "fp32"
     compiled: bool = False
     """Whether operators between two reshardings are compiled."""
+    order: tuple[Name, ...] = Field(strict=False, default=())
+    """The computing operators in the order of issue (``pcg.placement.order``), if that is not the
+    order of the graph. Every one is listed."""
 
 
 class EstimatesFile(FileModel):

@@ -57,8 +57,7 @@ def unfused_use(node: Node) -> KernelUse:
 @lru_cache(maxsize=16)
 def kernel_uses(graph: Graph, *, compiled: bool = False) -> Uses:
     """Return the kernel uses of the compute operators of a graph, cut or not."""
-    nodes = [node for node in graph.operators if not node.is_parallel]
-    return uses_among(nodes, graph.outputs, compiled=compiled)
+    return uses_among(graph.computing, graph.outputs, compiled=compiled)
 
 
 def uses_among(nodes: Sequence[Node], outputs: Iterable[Value], *, compiled: bool = False) -> Uses:

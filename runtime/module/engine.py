@@ -298,7 +298,7 @@ class RankEngine:
         if not plan.naming.parameters:
             raise InputError(where, "names no parameters of a module, expected a module's plan")
         printed = print_graph(plan.graph)
-        if len(set(self.world.gather((plan.model.digest, printed, _views(plan))))) > 1:
+        if len(set(self.world.gather((plan.model.digest, printed, _placing(plan))))) > 1:
             raise AgreedError(where, "ranks have different plans, expected the same")
 
     def _validate(self, itemsize: int) -> None:
@@ -331,9 +331,11 @@ def _check_ties(plan: Plan, tensors: Mapping[str, Tensor]) -> None:
             raise InputError(f"model {plan.model_name}", problem)
 
 
-def _views(plan: Plan) -> str:
-    """The machine views of a plan's operators, as text."""
-    return repr([plan.views.get(node) for node in plan.graph.nodes])
+def _placing(plan: Plan) -> str:
+    """The machine views of a plan's operators, and their order of issue, as text."""
+    numbers = {node: number for number, node in enumerate(plan.graph.nodes)}
+    order = [numbers[node] for node in plan.order]
+    return repr(([plan.views.get(node) for node in plan.graph.nodes], order))
 
 
 def _precision(plan: Plan, tensors: Sequence[Tensor | None]) -> Precision:

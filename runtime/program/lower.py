@@ -87,8 +87,7 @@ class Lowering:
     def __post_init__(self) -> None:
         check_types(self.plan, self.where)
         check_leaves(self.plan, self.where)
-        schedule = steps.schedule(self.plan.graph, self.plan.views)
-        schedule = with_explicit_slicing(schedule, self.plan.graph.outputs)
+        schedule = with_explicit_slicing(self.plan.schedule(), self.plan.graph.outputs)
         if self.plan.pipeline is not None and self.plan.pipeline.interleave > 1:
             schedule = with_slices_joined_at_source(schedule)
         object.__setattr__(self, "schedule", with_loss_in_parts(schedule))

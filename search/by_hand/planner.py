@@ -15,7 +15,7 @@ from math import inf
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
-from pcg.placement.schedule import Schedule, schedule
+from pcg.placement.schedule import Schedule
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.training import Training
 from search.by_hand.degrees import HandDegrees
@@ -126,7 +126,7 @@ class HandPlanner:
         choice = chooser.choose(graph, allowed=allowed)
         parts = self.degrees.data(self.machine.devices) if self.degrees.sharded else 1
         cut = Builder(chooser.spaces, parts).cut(choice, before)
-        steps = schedule(cut.graph, cut.views)
+        steps = cut.schedule()
         again = self._recomputed(graph, blocks_of(graph), list(cut.views))
         seconds = recomputing(steps, cost, again).simulation.step_seconds
         memory = peak_memory(steps, self.training, again).total
@@ -149,7 +149,7 @@ class HandPlanner:
         whole = self._cost(self.machine)
         crossings = Crossings(whole)
         cut = build(batches, batches.choose(), bounds, degrees.interleave, parts, crossings)
-        steps = schedule(cut.graph, cut.views)
+        steps = cut.schedule()
         again = self._recomputed(source.graph, blocks, list(cut.views))
         groups = StageGroups(degrees.pipeline, size, degrees.micro_batches, degrees.interleave)
         kind = degrees.schedule

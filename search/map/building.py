@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -24,11 +24,9 @@ from search.map.space.strategies import IDLE, REPLICATE, Space, passes
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A graph that is cut, its machine views, and the steps of its derivation."""
+class Cut(PlacedGraph):
+    """A graph that is cut, with the steps of its derivation."""
 
-    graph: Graph
-    views: Mapping[Node, MachineView]
     steps: tuple[Application, ...]
 
 
@@ -49,11 +47,12 @@ class Builder:
         the choice's graph, if that graph is not the model's own."""
         scribe = Scribe.after(before or Derivation.start(choice.graph))
         placed = self._built(choice, scribe)
-        return Cut(placed.graph, placed.views, tuple(scribe.steps))
+        return Cut(placed.graph, placed.views, tuple(scribe.steps), order=placed.order)
 
     def _built(self, choice: Choice, scribe: Scribe | None) -> PlacedGraph:
         new: dict[Value, Value] = {}
         views: dict[Node, MachineView] = {}
+        computing: dict[Node, Node] = {}
         for node in choice.graph.nodes:
             if node.is_leaf:
                 new[node.value()] = node.value()
@@ -66,9 +65,11 @@ class Builder:
             cut_as = self.spaces.templates.cut
             outer, inner, placed = cut_as(kind, node, inputs, cut, scribe=scribe)
             views[inner] = placed.view(mapping)
+            computing[node] = inner
             new.update(zip(node.outputs, outer, strict=True))
         graph = Graph(tuple(new[value] for value in choice.graph.outputs))
-        return self._sharded(PlacedGraph(graph, views), choice, scribe)
+        order = tuple(computing[node] for node in choice.order)
+        return self._sharded(PlacedGraph(graph, views, order=order), choice, scribe)
 
     def _sharded(self, placed: PlacedGraph, choice: Choice, scribe: Scribe | None) -> PlacedGraph:
         """Return the cut graph, with its weights fully sharded if the choice says so."""

@@ -14,7 +14,7 @@ from pcg.collection import uncollected
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
-from pcg.placement.schedule import Schedule, schedule
+from pcg.placement.schedule import Schedule
 from pcg.plan.pipeline import PipelineFile, ScheduleKind
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
@@ -295,7 +295,7 @@ class PipelinePlanner:
         groups = StageGroups(own.stages, own.size, own.slices, outline.interleave)
         given = _given(outline, cost)
         made = self._phases.timed("building", lambda: placed(*given))
-        steps = self._phases.timed("scheduling", lambda: schedule(made.graph, made.views))
+        steps = self._phases.timed("scheduling", lambda: made.schedule())
         # A pass for weights may take more memory than 1F1B, or no less time.
         kinds = dict.fromkeys((outline.kind, self.kind))
         ways = [self._priced(outline, steps, groups, cost, kind) for kind in kinds]

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from pcg.collection import uncollected
 from pcg.graph.graph import Graph
-from pcg.placement.schedule import schedule
 from pcg.plan.plan import Plan
 from search.cost.cost import CostModel
 from search.cost.unroll import NotAlike
@@ -70,7 +69,7 @@ class Completion:
                 return None
             choice, before = whole, variant.derivation
         cut = begun_at(first, trial.cut(choice, before))
-        steps = schedule(cut.graph, cut.views)
+        steps = cut.schedule()
         if self.short.more:
             few = begun_at(first, trial.cut(best.choice, trial.before))
             remade = self.judge.on_whole(best, few, steps, self.cost, again=not self.is_early)

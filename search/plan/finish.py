@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node
 from pcg.machine import Machine
-from pcg.placement.schedule import Schedule, schedule
+from pcg.placement.schedule import Schedule
 from pcg.placement.view import MachineView
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan, machine_record
@@ -56,6 +56,7 @@ def finished(
         cost.training,
         recompute,
         pipeline,
+        order=cut.order,
     )
 
 
@@ -73,7 +74,7 @@ def _alone(model: Folded, cost: CostModel) -> float:
     alone = CostModel(one, cost.training, cost.speed)
     chooser = Chooser.on(alone, Cuts(), more=model.more)
     whole = Builder(chooser.spaces).cut(chooser.choose(model.graph))
-    steps = schedule(whole.graph, whole.views)
+    steps = whole.schedule()
     done = unrolled(steps, alone, repeated(model.graph, model.more)).program
     return price(done, one.devices).step_seconds
 

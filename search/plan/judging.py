@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from pcg.graph.graph import Graph, Node
-from pcg.placement.schedule import Schedule, schedule
+from pcg.placement.schedule import Schedule
 from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
@@ -151,7 +151,7 @@ class Judge:
         whole is simulated and counted again. None if the recomputation differs there."""
         nodes = best.recompute
         if nodes:
-            few_steps = schedule(few.graph, few.views)
+            few_steps = few.schedule()
             try:
                 nodes = in_whole(few_steps, steps, repeated(best.choice.graph, self.more), nodes)
             except NotAlike:

@@ -10,7 +10,6 @@ from math import inf
 
 from pcg.graph.graph import Graph
 from pcg.machine import Machine
-from pcg.placement.schedule import schedule
 from pcg.plan.training import Training
 from search.choices import Recompute
 from search.cost.cost import SGD, CostModel
@@ -22,7 +21,6 @@ from search.cost.simulate import recomputing
 from search.map.building import Builder, Cut
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
-from search.map.rules.fully_sharded import PlacedGraph
 from search.plan.finish import does_not_fit, finished
 from search.plan.incumbent import PricedPlan
 from search.plan.judging import Judge
@@ -93,9 +91,9 @@ def priced_choice(
     OutOfTime if the choice is not priced by then."""
     cost = chooser.pricing.cost
     cut = (builder or Builder(chooser.spaces)).cut(choice, before)
-    steps = schedule(cut.graph, cut.views)
+    steps = cut.schedule()
     done = recomputing(steps, cost, ())
-    made = SimulatedChoice(choice, PlacedGraph(cut.graph, cut.views), steps, (), done)
+    made = SimulatedChoice(choice, cut, steps, (), done)
     judge = Judge(Phases(), 0, False, setting.recompute)
     plans: list[PricedPlan] = []
     try:
@@ -168,7 +166,7 @@ def planned_choice(
         name,
         graph,
         cut,
-        schedule(cut.graph, cut.views),
+        cut.schedule(),
         setting.cost(),
         setting.library.hash,
         seconds=priced.seconds,

@@ -19,7 +19,7 @@ from typing import Protocol
 from pcg.collection import seldom_collected
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph, Node
-from pcg.placement.schedule import Schedule, schedule
+from pcg.placement.schedule import Schedule
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
 from search.choices import Recompute
@@ -271,7 +271,7 @@ class StagedSearch:
         cost, slices = setting.cost(), batches.slices
         groups = StageGroups(outline.stages, batches.cost.machine.devices, slices)
         cut = build(batches, outline.chosen, outline.bounds, crossings=Crossings(cost))
-        steps = schedule(cut.graph, cut.views)
+        steps = cut.schedule()
         limit = setting.machine.memory_limit()
 
         def counted(nodes: frozenset[Node]) -> int:

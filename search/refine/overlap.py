@@ -31,7 +31,7 @@ import numpy as np
 
 from pcg.graph.graph import Graph, Node
 from pcg.memo import Memo
-from pcg.placement.schedule import Schedule, schedule
+from pcg.placement.schedule import Schedule
 from search.cost.derivation import Derivation
 from search.cost.events import exposures
 from search.cost.progress import Phases
@@ -361,7 +361,7 @@ class Trial(Generic[Judged]):
 
     def _scheduled(self, choice: Choice) -> tuple[PlacedGraph, Schedule]:
         cut = self.phases.timed("building", lambda: self.builder.placed(choice))
-        return cut, self.phases.timed("scheduling", lambda: schedule(cut.graph, cut.views))
+        return cut, self.phases.timed("scheduling", lambda: cut.schedule())
 
     def _run_as(self, choice: Choice, cut: PlacedGraph, steps: Schedule) -> SimulatedChoice:
         whole, done = self.phases.timed("simulating", lambda: self._run(steps))
@@ -378,7 +378,7 @@ def _key(choice: Choice) -> object:
     firsts = tuple(choice.starts.get(node, 0) for node in choice.strategies)
     mappings = tuple(choice.mappings.items())
     sharded = choice.fully_sharded, choice.kept_whole
-    return sharded, firsts, mappings, *choice.strategies.values()
+    return sharded, firsts, mappings, choice.order, *choice.strategies.values()
 
 
 def _exposed(made: SimulatedChoice) -> dict[Node, float]:

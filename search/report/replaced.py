@@ -70,7 +70,9 @@ class _Rebuilder:
         images = (self._image.get(node, node) for node in self._plan.recompute)
         again = kept.intersection(images)
         views = {node: view for node, view in self._views.items() if node in kept}
-        return replace(self._plan, graph=made, views=views, recompute=again)
+        issued = (self._image[node] for node in self._plan.order)
+        order = tuple(node for node in issued if node in kept)
+        return replace(self._plan, graph=made, views=views, recompute=again, order=order)
 
     def _place(self, node: Node) -> None:
         view = self._plan.views[node]

@@ -51,7 +51,8 @@ def on_one_device(plan: Plan) -> Plan:
     """A plan of the model's graph on the first device."""
     graph = plan.model
     views = {node: MachineView.packed(0, grid(node)) for node in graph.operators}
-    return replace(plan, graph=graph, views=views, recompute=frozenset(), pipeline=None)
+    plain = replace(plan, recompute=frozenset(), pipeline=None, order=())
+    return replace(plain, graph=graph, views=views)
 
 
 def data_parallel(alone: Plan, devices: int) -> Plan | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from pcg.machine import Machine
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
-from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule, schedule
+from pcg.placement.schedule import Compute, LeafAtHome, Reshard, Schedule
 from pcg.placement.transfer import Transfer
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
@@ -52,7 +52,7 @@ def simulate_plan(plan: Plan, machine: Machine, speed: Speed | None = None) -> S
     """Simulate a plan on the machine that it was made for. ``speed``: of the devices, by default by
     the efficiency curves that come with Unity."""
     cost = CostModel(machine, plan.training, speed)
-    steps = schedule(plan.graph, plan.views)
+    steps = plan.schedule()
     if plan.pipeline is not None:
         return _simulated_pipeline(plan, steps, cost, plan.pipeline)
     run = recomputing(steps, cost, plan.recompute)
@@ -85,7 +85,7 @@ class StepPrice:
 def price_plan(plan: Plan, cost: CostModel) -> StepPrice:
     """The step time and memory of a plan, as ``simulate_plan`` computes them, without a timeline.
     ``cost``: of the whole machine; it keeps prices from plan to plan."""
-    steps = schedule(plan.graph, plan.views)
+    steps = plan.schedule()
     if (pipeline := plan.pipeline) is not None:
         run = pipeline_run(steps, cost, pipeline, plan.recompute)
         held = fullest(steps, cost, run.groups, pipeline.schedule, plan.recompute)

@@ -134,6 +134,10 @@ FIELDS: dict[str, Callable[[Content], None]] = {
     "a rule with many numbers of axes": rule(axes=[1] * 100_000),
     "a recomputed operator that is not there": at("decisions", "recompute", to=["t99"]),
     "a recomputed leaf": at("decisions", "recompute", to=["x"]),
+    "an operator twice in the order": at("decisions", "order", to=["t2", "t2"]),
+    "an order that lacks operators": at("decisions", "order", to=["t2"]),
+    "an order of a leaf": at("decisions", "order", to=["x"]),
+    "an order of an operator that is not there": at("decisions", "order", to=["t99"]),
     "a pipeline without stages": at(
         "decisions", "pipeline", to={"stages": 0, "micro_batches": 1, "schedule": "1f1b"}
     ),

@@ -71,6 +71,8 @@ class Choice:
     """The mappings of operators that were refined. They replace the operators' strategies."""
     kept_whole: frozenset[str] = frozenset()
     """The names of the weights that are not sharded if the others are."""
+    order: tuple[Node, ...] = ()
+    """The operators in the order of issue; empty if it is that of the graph."""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ A step gathers the parts, and the backward pass turns this into a reduce_scatter
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pcg.graph.graph import Graph, Leaf, Node, Value, rebuild
 from pcg.graph.pairs import side
+from pcg.placement.schedule import Schedule, schedule
 from pcg.placement.view import MachineView
 from pcg.types.halo import states_halo
 from search.cost.derivation import Applied, Scribe
@@ -31,6 +32,12 @@ class PlacedGraph:
 
     graph: Graph
     views: Mapping[Node, MachineView]
+    order: tuple[Node, ...] = field(default=(), kw_only=True)
+    """The order of issue; empty if it is that of the graph."""
+
+    def schedule(self) -> Schedule:
+        """The schedule of the graph."""
+        return schedule(self.graph, self.views, self.order)
 
 
 def parting(rules: RootedRules) -> Parting:
@@ -75,7 +82,8 @@ def fully_sharded(
     if scribe is not None:
         scribe.rename(images)
     views = {images[node.value()].node: view for node, view in placed.views.items()}
-    return PlacedGraph(placed.graph.replace(replaced), views)
+    order = tuple(images[node.value()].node for node in placed.order)
+    return PlacedGraph(placed.graph.replace(replaced), views, order=order)
 
 
 def partings(rules: RootedRules) -> tuple[Rule, ...]:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from math import log, log2, prod
 
 from pcg.graph.graph import Graph, Node, Value
-from pcg.placement.schedule import schedule
 from search.cost.simulate import price
 from search.cost.tasks import program
 from search.map.building import Builder
@@ -238,7 +237,7 @@ class DecisionEnvironment:
         made = self._delta.program(choice)
         if made is None:
             cut = self._builder.placed(choice)
-            made = program(schedule(cut.graph, cut.views), self.chooser.pricing.cost)
+            made = program(cut.schedule(), self.chooser.pricing.cost)
         return price(made, self.devices).step_seconds
 
 

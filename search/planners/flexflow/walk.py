@@ -23,7 +23,6 @@ from math import inf, log
 from random import Random
 
 from pcg.graph.graph import Node
-from pcg.placement.schedule import schedule
 from search.cost.bounded import BoundedSimulation
 from search.cost.planned import Stop
 from search.cost.progress import Teller, now
@@ -44,7 +43,7 @@ def in_full(chooser: Chooser) -> Programs:
 
     def made(choice: Choice) -> TaskProgram:
         cut = builder.placed(choice)
-        return program(schedule(cut.graph, cut.views), chooser.pricing.cost)
+        return program(cut.schedule(), chooser.pricing.cost)
 
     return made
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pcg.graph.graph import Graph
-from pcg.placement.schedule import Compute, Reshard, schedule
+from pcg.placement.schedule import Compute, Reshard
 from pcg.placement.transfer import Transfer
 from pcg.plan.text import node_names
 from search.map.choose.choosing import Choice, Chooser
@@ -42,7 +42,7 @@ def caused(
     """The reshards of a plan by the strategies of a choice, in the order of its operators. A tensor
     that is moved once for several operators is listed for the first of these."""
     names, spaces = node_names(choice.graph), chooser.spaces
-    steps = schedule(priced.cut.graph, priced.cut.views).steps
+    steps = priced.cut.schedule().steps
     made = {step.target: step for step in steps if isinstance(step, Reshard)}
     computed = [step for step in steps if isinstance(step, Compute)]
     for node, step in zip(choice.graph.operators, computed, strict=True):

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.graphs.strategies import placed, training_graphs
+from support.plans.random_plans import orders_of
 
 from pcg.errors import InputError
 from pcg.files import read_json
@@ -99,11 +101,14 @@ def test_plans_keep_their_number_format(plan: Plan, path: Path, precision: Preci
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(case=placed(training_graphs()))
-def test_round_trip_of_any_plan(tmp_path: Path, case: tuple[Graph, dict[Node, MachineView], int]):
+@given(case=placed(training_graphs()), data=st.data())
+def test_round_trip_of_any_plan(
+    tmp_path: Path, case: tuple[Graph, dict[Node, MachineView], int], data: st.DataObject
+):
     graph, views, devices = case
     machine = MachineFile(name="m", kind="cpu", devices=devices, hash="0")
-    given = plan_of(graph, graph, views, machine)
+    order = data.draw(st.just(()) | orders_of(graph))
+    given = replace(plan_of(graph, graph, views, machine), order=order)
     save_plan(given, tmp_path / "plan.json")
     assert load_plan(tmp_path / "plan.json") == given
 

@@ -1,5 +1,5 @@
 """Random small models, cut and placed at random. Random operators are recomputed, parallel ones
-among them."""
+among them. Operators are issued in a random order."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from support.plans.by_hand import make_plan
 from pcg.graph.graph import Graph, Node, Value, apply, leaf
 from pcg.ops import OPERATORS
 from pcg.placement.layout import grid
+from pcg.placement.order import ordered
 from pcg.placement.view import MachineView
 from pcg.plan.plan import Plan
 from pcg.plan.text import node_names, print_graph
@@ -198,6 +199,12 @@ def views_of(draw, graph: Graph) -> dict[str, MachineView]:
     return views
 
 
+@st.composite
+def orders_of(draw, graph: Graph) -> tuple[Node, ...]:
+    places = draw(st.permutations(range(len(graph.computing))))
+    return ordered(graph, dict(zip(graph.computing, places, strict=True)))
+
+
 def drawn_plan(data: st.DataObject) -> Plan:
     model = data.draw(models(), label="model")
     graph = Cutter(data.draw).cut(model)
@@ -205,4 +212,5 @@ def drawn_plan(data: st.DataObject) -> Plan:
     print(print_graph(model), print_graph(graph), sep="\n")
     plan = make_plan(model, graph, RANKS, views)
     nodes = [node for node in graph.nodes if not node.is_leaf]
-    return replace(plan, recompute=frozenset(data.draw(st.sets(st.sampled_from(nodes)))))
+    again = frozenset(data.draw(st.sets(st.sampled_from(nodes))))
+    return replace(plan, recompute=again, order=data.draw(orders_of(graph)))
