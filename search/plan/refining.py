@@ -165,7 +165,9 @@ def _start_of(whole: PricedTrial, plan: RewrittenPlan, rewriting: Rewriting) -> 
     before."""
     if plan.choice.graph != whole.graph:
         whole = rewriting.trial_of(plan.choice.graph, plan.derivation)
-    return _Start(whole, replace(whole.counted(everything), mappings=plan.choice.mappings))
+    made = plan.choice
+    choice = replace(whole.counted(everything), mappings=made.mappings, order=made.order)
+    return _Start(whole, choice)
 
 
 def _annealed(starts: Sequence[_Start], work: int, stages: Stages, count: int) -> list[_Refined]:

@@ -18,13 +18,14 @@ that pay only together are found if none of them costs much.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeVar
 
 from pcg.graph.graph import Graph, Node, rebuild
 from pcg.graph.pairs import side
+from pcg.placement.order import ordered, sources
 from pcg.types.local import Axis
 from search.cost.derivation import Applied, Derivation, Scribe
 from search.cost.progress import check_time
@@ -35,7 +36,7 @@ from search.plan.incumbent import PricedTrial
 from search.refine.annealing import Annealer, Stage, Stages
 from search.refine.delta import DeltaSimulator
 from search.refine.lanes import Lane, run_in_turn
-from search.refine.moves import FINE, SINGLE, Mappings
+from search.refine.moves import FINE, SINGLE
 from search.substitute.algebra import Algebra
 from search.substitute.rewrites import around
 from substitutions.rules.concrete.rooted import RootedRules
@@ -178,10 +179,9 @@ class RefinedRewriter:
     ) -> _Neighbour:
         check_time()
         chooser, rows = self.trial.chooser, self.trial.delta.rows
-        mappings, fresh = carried_over(now.choice, applied, made, chooser.spaces)
+        choice, fresh = carried_over(now.choice, applied, made, chooser.spaces)
         changed = around(made, fresh, 1)
         near = [node for node in made.operators if node in changed]
-        choice = Choice(made, dict.fromkeys(made.operators, ()), inf, mappings=mappings)
         given = self.trial.builder, chooser.pricing.cost, rows
         own = DeltaSimulator.of(made, *given)
         return _Neighbour(key, applied, own, self._lane(own, choice, NEAR_IT, near))
@@ -206,25 +206,41 @@ def _some(every: Sequence[T]) -> Sequence[T]:
 
 def carried_over(
     choice: Choice, applied: Applied, made: Graph, spaces: Spaces
-) -> tuple[Mappings, set[Node]]:
-    """The mappings of a choice for the graph that an application of a rule has made of its graph,
-    and the operators that are new there. A new operator is mapped like the one whose result it
-    makes, or else to the first device of a neighbour."""
+) -> tuple[Choice, set[Node]]:
+    """The choice for the graph that an application of a rule has made of its graph, and the
+    operators that are new there. A new operator is mapped and issued like the one whose result it
+    makes. Or else it is on the first device of a neighbour, and is issued right after what it
+    reads."""
     before, replaced = choice.mappings, applied.replaced
     kept = [v for node in choice.graph.operators for v in node.outputs if v not in replaced]
     images = zip(kept, rebuild(tuple(kept), replaced), strict=True)
-    known = {image.node: before[value.node] for value, image in images}
     there = set(made.operators)
-    mappings = {node: mapping for node, mapping in known.items() if node in there}
-    fresh = there - mappings.keys()
+    olds = {image.node: value.node for value, image in images if image.node in there}
+    mappings = {node: before[old] for node, old in olds.items()}
+    fresh = there - olds.keys()
     for old, new in replaced.items():
         if new.node in fresh and not old.node.is_leaf:
             mappings[new.node] = _like(spaces, old.node, before[old.node], new.node)
+            olds[new.node] = old.node
     for node in made.operators:
         if node not in mappings:
             beside = around(made, {node}, 1) & mappings.keys()
             mappings[node] = OperatorMapping(min((mappings[n].start for n in beside), default=0))
-    return {node: mappings[node] for node in made.operators}, fresh
+    order = _order(choice.order, made, olds) if choice.order else ()
+    mapped = {node: mappings[node] for node in made.operators}
+    return Choice(made, dict.fromkeys(mapped, ()), inf, mappings=mapped, order=order), fresh
+
+
+def _order(before: Sequence[Node], made: Graph, olds: Mapping[Node, Node]) -> tuple[Node, ...]:
+    """The order of issue of a rewritten graph. ``before``: that of the graph before; ``olds``: the
+    operator there in whose place one is."""
+    at = {node: float(number) for number, node in enumerate(before)}
+    places: dict[Node, float] = {}
+    for node in made.operators:
+        old = olds.get(node)
+        after = max((places[maker] for maker in sources(node)), default=0.0)
+        places[node] = after if old is None else at[old]
+    return ordered(made, places)
 
 
 def _like(spaces: Spaces, old: Node, mapping: OperatorMapping, new: Node) -> OperatorMapping:

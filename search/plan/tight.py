@@ -23,11 +23,11 @@ from pcg.graph.graph import Graph
 from pcg.machine import Machine
 from search.cost.progress import Teller
 from search.map.choose.choosing import Choice
-from search.map.space.mapping import OperatorMapping
 from search.plan.incumbent import PricedPlan, PricedTrial, SearchState
 from search.plan.refining import MOST_GRAPHS, SMALL, in_spaces, on_all_devices
 from search.refine.annealing import Price, Stage, Stages
 from search.refine.delta import DeltaSimulator
+from search.refine.mappings import PlanState
 
 STATES_TO_FIT, MORE_STATES = 300, 1500
 """The states of each annealing; and if all weights are whole, so that most states are ruled out by
@@ -83,14 +83,13 @@ def _starts(model: Graph, search: SearchState) -> list[PricedPlan]:
 
 def _price(trial: PricedTrial, choice: Choice) -> Price:
     """The seconds of a step of a state, raised if it does not fit."""
-    nodes = choice.graph.operators
     delta = DeltaSimulator.of(trial.graph, trial.builder, trial.chooser.pricing.cost)
 
-    def price(state: tuple[OperatorMapping, ...], limit: float) -> float | None:
-        mappings = dict(zip(nodes, state, strict=True))
-        if not choice.fully_sharded and delta.seconds_mapped(state, limit) is None:
+    def price(state: PlanState, limit: float) -> float | None:
+        chosen = state.chosen(choice)
+        if not choice.fully_sharded and delta.seconds(chosen, limit) is None:
             return None
-        plans = trial.tried_choice(replace(choice, mappings=mappings)).judged
+        plans = trial.tried_choice(chosen).judged
         seconds = min(
             plan.seconds * (1 + PENALTY * max(0.0, plan.memory / plan.limit - 1)) for plan in plans
         )

@@ -1,8 +1,9 @@
 """Annealing of a whole plan under its simulation: any operator on any devices.
 
-Problem: choose the cuts of every operator and the array of devices on which it runs, so that a
-simulated step takes least time. Meshes can express halves and thirds of a machine. Branches of
-unequal work, or devices of two speeds, may want 5 of 8 devices and 3 of 8.
+Problem: choose the cuts of every operator, the array of devices on which it runs, and the order in
+which operators are issued, so that a simulated step takes least time. Meshes can express halves and
+thirds of a machine. Branches of unequal work, or devices of two speeds, may want 5 of 8 devices and
+3 of 8. The order decides what a device does while it waits.
 
 Method: simulated annealing (Kirkpatrick et al., Science 1983; over plans: Jia et al., MLSys 2019,
 section 5), with changes of operators that are connected (``moves``). It first searches widely: from
@@ -17,7 +18,7 @@ states together. The same seed gives the same plan. A heuristic: no proof says w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import Literal, NamedTuple
 
@@ -27,6 +28,7 @@ from pcg.graph.graph import Node
 from search.map.choose.choosing import Choice, Chooser
 from search.map.space.mapping import OperatorMapping
 from search.refine.delta import DeltaSimulator
+from search.refine.mappings import PlanState
 from search.refine.moves import BROAD, FINE, Moves, Shares
 from search.refine.native.annealing import (
     ASKS,
@@ -49,6 +51,7 @@ from search.refine.native.annealing import (
     walk,
     walk_on,
 )
+from search.refine.native.mappings import ISSUED
 from search.refine.native.moves import lay_apart
 from search.refine.native.tables import Numbers
 
@@ -59,9 +62,9 @@ WORK = 2_000_000
 """The most operators of all states that are tried, added up."""
 STATES = 4200
 """The most states that are tried for each operator. They are enough for a small graph."""
-Price = Callable[[tuple[OperatorMapping, ...], float], float | None]
-"""A function from a state, as the mappings of all operators in the order of the graph, and a limit
-to the seconds of its step; None if they are no less than the limit."""
+Price = Callable[[PlanState, float], float | None]
+"""A function from a state and a limit to the seconds of its step; None if they are no less than the
+limit."""
 
 
 class Stage(NamedTuple):
@@ -133,8 +136,7 @@ class Annealer:
 
     def annealed(self, choice: Choice, stages: Stages = WIDELY + NEARBY) -> Choice:
         """Return the best choice that is found, or ``choice`` if none is faster."""
-        builder, nodes = self.delta.pieces.builder, self._graph.operators
-        best = self._known.encoded(builder.mapping(choice, node) for node in nodes)
+        nodes, best = self._graph.operators, self.delta.encoded(choice)
         if self.price is None and choice.fully_sharded:
             return choice
         seconds = self._seconds(best, inf)
@@ -157,7 +159,7 @@ class Annealer:
         return self._walk.best.copy() if self._walk.numbers[HAS_BEST] else first
 
     @property
-    def best(self) -> tuple[tuple[OperatorMapping, ...] | None, float]:
+    def best(self) -> tuple[PlanState | None, float]:
         """The best state so far, None if nothing is faster than the start, and its seconds."""
         if not self._walk.numbers[HAS_BEST]:
             return None, self.least
@@ -168,7 +170,7 @@ class Annealer:
         """Seconds of the best state so far."""
         return float(self._walk.seconds[BEST])
 
-    def take_over(self, best: tuple[tuple[OperatorMapping, ...] | None, float]) -> None:
+    def take_over(self, best: tuple[PlanState | None, float]) -> None:
         """Take over the best state of another annealing of the same choice."""
         state, seconds = best
         if state is not None:
@@ -180,15 +182,13 @@ class Annealer:
         """The best choice that was found until now, also by an annealing that was interrupted.
         ``choice``: where it began, which is returned if nothing is faster."""
         state, _ = self.best
-        if state is None:
-            return choice
-        return replace(choice, mappings=dict(zip(self._graph.operators, state, strict=True)))
+        return choice if state is None else state.chosen(choice)
 
     def _start(self, start: Start, best: Numbers) -> Numbers:
         """The first state of an annealing."""
         if start == "best":
             return best
-        alone = self._known.encoded([OperatorMapping(0)] * len(best))
+        alone = self._mapped_anew(best, [OperatorMapping(0)] * best.shape[1])
         if start == "alone":
             return alone
         apart = self._laid_out(best)
@@ -215,11 +215,17 @@ class Annealer:
         if len(self.chooser.pricing.cost.machine.kinds) == 1:
             return
         last = self._devices - 1
-        turned = (mapping.moved(last - mapping.last) for mapping in self._known.decoded(now))
-        other, least = self._known.encoded(turned), self.least
+        before = self._known.decoded(now).mappings
+        turned = [mapping.moved(last - mapping.last) for mapping in before]
+        other, least = self._mapped_anew(now, turned), self.least
         seconds = self._seconds(other, least)
         if seconds < least:
             self._enter(other, seconds)
+
+    def _mapped_anew(self, state: Numbers, mappings: Sequence[OperatorMapping]) -> Numbers:
+        """A state with other mappings, in the same order of issue."""
+        order = tuple(state[ISSUED].tolist())
+        return self._known.encoded(PlanState(tuple(mappings), order))
 
     def _run(self, start: Numbers, states: int, heat: float, shares: Shares) -> None:
         """Anneal over ``states`` states, and keep the best of all."""

@@ -17,8 +17,8 @@ that is new, and to price each resharding that is new.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -28,8 +28,8 @@ from search.cost.cost import NOTHING, CostModel
 from search.cost.tasks import ProgramStep, TaskProgram, trained_weights
 from search.map.building import Builder
 from search.map.choose.choosing import Choice
-from search.map.space.mapping import OperatorMapping
 from search.refine.kinds import GraphKinds
+from search.refine.mappings import PlanState
 from search.refine.native.issue import issue
 from search.refine.native.listing import (
     AHEAD,
@@ -51,6 +51,7 @@ from search.refine.native.listing import (
     WEIGHT,
     listing,
 )
+from search.refine.native.mappings import ISSUED, MAPPED
 from search.refine.native.states import NO_PIECE, StateTables, find_pieces, state_seconds
 from search.refine.native.tables import ABSENT, Numbers, Tables
 from search.refine.native.timing import Scratch, list_plan, plan_clocks
@@ -99,13 +100,9 @@ class DeltaSimulator:
         state = self._state_of(choice)
         return None if state is None else _below(limit, self.seconds_of(state, limit))
 
-    def seconds_mapped(self, mappings: Sequence[OperatorMapping], limit: float) -> float | None:
-        """The same with the mappings of all operators, in the order of the graph."""
-        return _below(limit, self.seconds_of(self.states.mappings.encoded(mappings), limit))
-
     def seconds_of(self, state: Numbers, limit: float) -> float:
-        """The same with the numbers of these mappings. ``inf`` if they are no less than ``limit``,
-        and NO_PIECE if this simulator can't tell."""
+        """Seconds of a step of the plan of a state. ``inf`` if they are no less than ``limit``, and
+        NO_PIECE if this simulator can't tell."""
         self.states.make_room()
         while True:
             seconds = state_seconds(*self.tables(), state, limit)
@@ -116,9 +113,12 @@ class DeltaSimulator:
     def _state_of(self, choice: Choice) -> Numbers | None:
         if choice.fully_sharded:
             return None
-        builder = self.pieces.builder
-        mapped = (builder.mapping(choice, node) for node in self.graph.nodes)
-        return self.states.mappings.encoded(mapped)
+        return self.encoded(choice)
+
+    def encoded(self, choice: Choice) -> Numbers:
+        """The state of a choice, in numbers."""
+        mapping = partial(self.pieces.builder.mapping, choice)
+        return self.states.mappings.encoded(PlanState.of(choice, mapping))
 
     def tables(self) -> tuple[Tables, StateTables, Scratch]:
         """The tables as they are now, and scratch."""
@@ -151,8 +151,8 @@ class DeltaSimulator:
         if state is None or self.seconds_of(state, inf) == NO_PIECE:
             return None
         tables, states, scratch = self.tables()
-        find_pieces(tables, states, state, scratch.made.counts)
-        list_plan(tables, states.pieces, scratch)
+        find_pieces(tables, states, state[MAPPED], scratch.made.counts)
+        list_plan(tables, states.pieces, state[ISSUED], scratch)
         return self._listed(scratch)
 
     def _listed(self, scratch: Scratch) -> TaskProgram:

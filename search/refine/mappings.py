@@ -1,13 +1,16 @@
-"""The numbers of operator mappings, as machine code knows them."""
+"""States of annealings, as plans and as machine code knows them, and the numbers of mappings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from pcg.graph.graph import Node
 from pcg.memo import Answers
+from search.map.choose.choosing import Choice
 from search.map.choose.spaces import Spaces
 from search.map.space.mapping import MappedAxis, OperatorMapping
 from search.map.space.strategies import passes
@@ -28,6 +31,29 @@ FEW_AXES = 2
 """The axes for which there is room at first."""
 
 
+class PlanState(NamedTuple):
+    """The plan of a graph: the mapping of each operator, in the order of the graph, and the numbers
+    of the operators in the order of issue."""
+
+    mappings: tuple[OperatorMapping, ...]
+    order: tuple[int, ...]
+
+    @staticmethod
+    def of(choice: Choice, mapping: Callable[[Node], OperatorMapping]) -> PlanState:
+        """The state of a choice. ``mapping``: a function from an operator to its mapping."""
+        nodes = choice.graph.operators
+        numbers = {node: number for number, node in enumerate(nodes)}
+        order = tuple(numbers[node] for node in choice.order or nodes)
+        return PlanState(tuple(map(mapping, nodes)), order)
+
+    def chosen(self, choice: Choice) -> Choice:
+        """The choice with the mappings and the order of this state."""
+        nodes = choice.graph.operators
+        issued = tuple(nodes[number] for number in self.order)
+        mappings = dict(zip(nodes, self.mappings, strict=True))
+        return replace(choice, mappings=mappings, order=() if issued == nodes else issued)
+
+
 class NumberedMappings:
     """The mappings that occurred, by number."""
 
@@ -35,13 +61,18 @@ class NumberedMappings:
         self.table = _empty(FEW_AXES, 1024)
         self._numbers, self._mappings = Answers(self._number), Answers(self._mapping)
 
-    def encoded(self, mappings: Iterable[OperatorMapping]) -> Numbers:
-        """The numbers of mappings."""
-        return np.array([self._numbers[mapping] for mapping in mappings], np.int64)
+    def encoded(self, state: PlanState) -> Numbers:
+        """A state in numbers (``native.mappings``)."""
+        return np.array([[self._numbers[own] for own in state.mappings], state.order], np.int64)
 
-    def decoded(self, state: Numbers) -> tuple[OperatorMapping, ...]:
-        """The mappings with these numbers."""
-        return tuple([self._mappings[number] for number in state.tolist()])
+    def decoded(self, state: Numbers) -> PlanState:
+        """The state with these numbers."""
+        mapped, issued = state.tolist()
+        return PlanState(tuple(map(self.mapping, mapped)), tuple(issued))
+
+    def mapping(self, number: int) -> OperatorMapping:
+        """The mapping with a number."""
+        return self._mappings[number]
 
     def make_room(self, more: int) -> None:
         """Make room for so many more mappings."""

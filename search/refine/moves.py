@@ -1,4 +1,5 @@
-"""Random changes of a plan: mappings of one operator, or of several that are connected.
+"""Random changes of a plan: mappings of one operator, or of several that are connected, and the
+order of issue.
 
 Operators that change together are aligned. A neighbour of a cut operator is cut along
 the same dimension of the tensor between them, on the same devices, so that nothing moves between
@@ -19,14 +20,11 @@ import numpy as np
 
 from pcg.graph.graph import Graph, Node
 from search.map.choose.spaces import Spaces
-from search.map.space.mapping import OperatorMapping
-from search.refine.mappings import NumberedMappings, passing_axes
+from search.refine.mappings import NumberedMappings, PlanState, passing_axes
 from search.refine.native.moves import lay_apart, move
 from search.refine.native.random_mappings import NO_DIMENSION, MoveTables
 from search.refine.native.tables import Numbers, numbered_lists
 from search.split.branches import Branch, forks
-
-Mappings = Mapping[Node, OperatorMapping]
 
 
 class Shares(NamedTuple):
@@ -34,7 +32,8 @@ class Shares(NamedTuple):
     anew; ``aligned``: like a neighbour, with the same cuts; ``beside``: on the devices of a
     neighbour, with any cuts; ``shifted``: to other devices; ``spread``: a region is mapped anew;
     ``begun``: a region is moved to other devices. Else a region is moved to a group of devices.
-    ``relocated``: the share, before all these, of changes of operators that share their devices."""
+    ``relocated``: the share, before all these, of changes of operators that share their devices;
+    ``reissued``: that of changes of the order of issue, before all others."""
 
     any_of: float
     aligned: float
@@ -43,6 +42,7 @@ class Shares(NamedTuple):
     spread: float
     begun: float
     relocated: float = 0.25
+    reissued: float = 0.1
 
 
 BROAD = Shares(0.25, 0.5, 0.5, 0.5, 0.75, 0.85)
@@ -73,22 +73,22 @@ class Moves:
         and one more."""
         self.known.make_room(len(self._nodes) + 1)
 
-    def moved(self, now: Mappings, shares: Shares = BROAD) -> Mappings:
-        """The mappings after a random change; equal ones if the change has no effect."""
+    def moved(self, now: PlanState, shares: Shares = BROAD) -> PlanState:
+        """The state after a random change; an equal one if the change has no effect."""
         state, other = self._states(now)
         move(self.tables, self.known.table, np.array(shares), state, other)
-        return dict(zip(now, self.known.decoded(other), strict=True))
+        return self.known.decoded(other)
 
-    def apart(self, now: Mappings) -> Mappings | None:
-        """The mappings with the branches of a random fork on neighbouring groups of devices. None
-        if nothing forks."""
+    def apart(self, now: PlanState) -> PlanState | None:
+        """The state with the branches of a random fork on neighbouring groups of devices. None if
+        nothing forks."""
         state, other = self._states(now)
         if not lay_apart(self.tables, self.known.table, state, other):
             return None
-        return dict(zip(now, self.known.decoded(other), strict=True))
+        return self.known.decoded(other)
 
-    def _states(self, now: Mappings) -> tuple[Numbers, Numbers]:
-        state = self.known.encoded(now[node] for node in self._nodes)
+    def _states(self, now: PlanState) -> tuple[Numbers, Numbers]:
+        state = self.known.encoded(now)
         self.make_room()
         return state, np.zeros_like(state)
 

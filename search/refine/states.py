@@ -72,7 +72,7 @@ class GraphTables:
         """Cut an operator. ``second``: its mapping and its operands, as they are numbered."""
         mapping, reads = second >> READ_BITS, second & (1 << READ_BITS) - 1
         assert mapping < 1 << READ_BITS, f"{mapping} mappings"
-        (mapped,) = self.mappings.decoded(np.array([mapping]))
+        mapped = self.mappings.mapping(mapping)
         forms, kind = None if reads == ALONE else self._read(number), self._kinds[number]
         self._rows.add_piece(kind, second, self._rows.operators.piece(kind, mapped, forms))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.plans.by_hand import plan_with
+from support.plans.states import chosen, on_device
 from support.runs.commands import run_here
 
 from pcg.machine import load_machine
@@ -15,7 +18,7 @@ from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.space.mapping import OperatorMapping
 from search.refine.mappings import NumberedMappings
-from search.refine.moves import Mappings, Moves
+from search.refine.moves import Moves
 from substitutions.rules.store import load_library
 
 pytestmark = pytest.mark.distributed
@@ -41,16 +44,20 @@ def test_training_on_any_devices_agrees_with_one_process(kind, tmp_path):
         mappings = dict.fromkeys(graph.operators, OperatorMapping(3))
         for node in graph.operators[:4]:
             mappings[node] = OperatorMapping.packed(0, [(0, 3)])
+        choice = Choice(graph, {}, 0.0, mappings=mappings)
     else:
         seed = int(kind.removeprefix("seed "))
         moves = Moves(graph, chooser.spaces, 4, NumberedMappings(), seed)
-        mappings: Mappings = dict.fromkeys(graph.operators, OperatorMapping(0))
+        state = on_device(graph)
         for _ in range(20):
-            mappings = moves.moved(mappings)
-    cut = Builder(chooser.spaces).cut(Choice(graph, {}, 0.0, mappings=mappings))
+            state = moves.moved(state)
+        choice = chosen(graph, state)
+        assert choice.order
+    cut = Builder(chooser.spaces).cut(choice)
     assert any(len(view.devices) == 3 for view in cut.views.values()) or kind != "unequal groups"
     path = tmp_path / "plan.json"
-    save_plan(plan_with(graph, cut.graph, cut.views, 4), path)
+    plan = plan_with(graph, cut.graph, cut.views, 4)
+    save_plan(replace(plan, order=cut.order), path)
     done = run_here(path, "--steps", "2", "--check")
     assert done.status == 0, done.err
     assert "check: agrees with one process" in done.out

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from search.cost.native.compiled import compiled
-from search.refine.native.mappings import has_room
+from search.refine.native.mappings import copy_state, has_room, is_equal
 from search.refine.native.moves import move
 from search.refine.native.random_mappings import MoveTables
 from search.refine.native.states import StateTables, state_seconds
@@ -33,11 +33,11 @@ class AnnealingWalk(NamedTuple):
     """Where an annealing is."""
 
     now: Numbers
-    """[operators]: the state."""
+    """[2, operators]: the state."""
     other: Numbers
-    """[operators]: the one that may follow it."""
+    """[2, operators]: the one that may follow it."""
     best: Numbers
-    """[operators]: the fastest state so far, if it is faster than the first one."""
+    """[2, operators]: the fastest state so far, if it is faster than the first one."""
     numbers: Numbers
     """The number of states so far, and of all; whether ``other`` is drawn and not yet decided;
     whether another function prices states; and whether there is a best state."""
@@ -52,12 +52,12 @@ class AnnealingWalk(NamedTuple):
 def walk(operators: int, *, is_asked: bool) -> AnnealingWalk:
     """A walk that has not begun. ``is_asked``: whether another function prices states."""
     made = AnnealingWalk(
-        np.zeros(operators, np.int64),
-        np.zeros(operators, np.int64),
-        np.zeros(operators, np.int64),
+        np.zeros((2, operators), np.int64),
+        np.zeros((2, operators), np.int64),
+        np.zeros((2, operators), np.int64),
         np.zeros(5, np.int64),
         np.full(6, inf),
-        np.zeros(7),
+        np.zeros(8),
     )
     made.numbers[IS_ASKED] = is_asked
     return made
@@ -78,7 +78,7 @@ def walk_on(
         if numbers[TURN] == numbers[TURNS]:
             return ENDED
         if not numbers[IS_DRAWN]:
-            if not has_room(states.mappings, len(walk.now) + 1):
+            if not has_room(states.mappings, walk.now.shape[1] + 1):
                 return NEEDS_ROOM
             if 2 * (states.used[0] + len(states.operands)) > len(states.lists):
                 return NEEDS_ROOM
@@ -99,10 +99,7 @@ def _draw(states: StateTables, moves: MoveTables, walk: AnnealingWalk) -> bool:
     """Draw a state, and the seconds at which it is not accepted. False if nothing changes."""
     seconds, numbers = walk.seconds, walk.numbers
     move(moves, states.mappings, walk.shares, walk.now, walk.other)
-    is_same = True
-    for operator in range(len(walk.now)):
-        is_same = is_same and walk.now[operator] == walk.other[operator]
-    if is_same:
+    if is_equal(walk.now, walk.other):
         return False
     part = numbers[TURN] / numbers[TURNS]
     warm = seconds[LEAST] * seconds[HEAT] * (seconds[LAST_HEAT] / seconds[HEAT]) ** part
@@ -117,8 +114,7 @@ def decide(walk: AnnealingWalk, seconds: float) -> None:
     walk.numbers[IS_DRAWN] = False
     walk.numbers[TURN] += 1
     if seconds < walk.seconds[LIMIT]:
-        for operator in range(len(walk.now)):
-            walk.now[operator] = walk.other[operator]
+        copy_state(walk.other, walk.now)
         walk.seconds[NOW] = seconds
         keep(walk)
 
@@ -130,5 +126,4 @@ def keep(walk: AnnealingWalk) -> None:
     seconds[LEAST] = min(seconds[LEAST], seconds[NOW])
     if seconds[NOW] < seconds[BEST]:
         seconds[BEST], walk.numbers[HAS_BEST] = seconds[NOW], True
-        for operator in range(len(walk.now)):
-            walk.best[operator] = walk.now[operator]
+        copy_state(walk.now, walk.best)

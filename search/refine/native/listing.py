@@ -111,17 +111,18 @@ def listing(operators: int, values: int, operands: int, results: int) -> Listing
 
 
 @compiled
-def list_steps(tables: Tables, pieces: Numbers, made: Listing) -> bool:
-    """List the steps of a plan. Where a resharding is not priced, it is noted as missing, and its
-    duration is UNKNOWN. False if it is of a weight that may not move at all: that decides the order
-    of exchanges."""
+def list_steps(tables: Tables, pieces: Numbers, order: Numbers, made: Listing) -> bool:
+    """List the steps of a plan. ``order``: the operators in the order of issue. Where a resharding
+    is not priced, it is noted as missing, and its duration is UNKNOWN. False if it is of a weight
+    that may not move at all: that decides the order of exchanges."""
     count, rows, operands = made.counts, tables.pieces.rows, tables.pieces.operands
     count[STEPS] = count[WEIGHTS] = count[SLOTS] = count[MISSING] = 0
     for column in range(OPERAND, WEIGHT + 1):
         made.steps[0, column] = 0
     for value in range(len(made.values)):
         made.values[value, STORED] = made.values[value, LAST_SLOT] = ABSENT
-    for number in range(len(pieces)):
+    for turn in range(len(order)):
+        number = int(order[turn])
         piece, read = pieces[number], tables.shape.operand[number]
         first = rows[piece, FIRST_OPERAND]
         for at in range(rows[piece, OPERANDS]):

@@ -1,6 +1,7 @@
 """Operator mappings as rows of a table (``OperatorMapping``). Each has a number.
 
-A state is the numbers of the mappings of all operators, in the order of the graph.
+A state has two rows: the number of each operator's mapping, in the order of the graph, and the
+numbers of the operators in the order of issue.
 
 Complexity: a mapping is found by open addressing with linear probing, in constant time on average.
 """
@@ -27,8 +28,27 @@ class MappingTable(NamedTuple):
     """A row that is being made."""
 
 
+MAPPED, ISSUED = range(2)
+"""The rows of a state."""
 START, LAST, AXES, FIRST_AXIS = range(4)
 """The columns of a row. An axis has three: place, degree and stride."""
+
+
+@compiled
+def copy_state(source: Numbers, target: Numbers) -> None:
+    for row in range(source.shape[0]):
+        for at in range(source.shape[1]):
+            target[row, at] = source[row, at]
+
+
+@compiled
+def is_equal(one: Numbers, other: Numbers) -> bool:
+    """Whether two states are the same."""
+    for row in range(one.shape[0]):
+        for at in range(one.shape[1]):
+            if one[row, at] != other[row, at]:
+                return False
+    return True
 
 
 @compiled

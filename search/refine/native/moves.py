@@ -6,13 +6,29 @@ Complexity: the operators that change, and their operands.
 from __future__ import annotations
 
 from search.cost.native.compiled import compiled
-from search.refine.native.mappings import LAST, START, MappingTable, moved_to
-from search.refine.native.random_mappings import MoveTables, aligned, any_of, beside, resized
+from search.refine.native.mappings import (
+    ISSUED,
+    LAST,
+    MAPPED,
+    START,
+    MappingTable,
+    copy_state,
+    moved_to,
+)
+from search.refine.native.orders import reissue
+from search.refine.native.random_mappings import (
+    MoveTables,
+    aligned,
+    any_of,
+    beside,
+    new_mark,
+    resized,
+)
 from search.refine.native.tables import ABSENT, Numbers, Seconds
 from search.refine.native.xorshift import below, fraction
 
 # The columns of shares, added up: see ``search.refine.moves.Shares``.
-ANY_OF, ALIGNED, BESIDE, SHIFTED, SPREAD, BEGUN, RELOCATED = range(7)
+ANY_OF, ALIGNED, BESIDE, SHIFTED, SPREAD, BEGUN, RELOCATED, REISSUED = range(8)
 OF_FORKS = 0.4
 """The share of regions that are branches of forks, or all operators."""
 LONGEST = 8
@@ -28,9 +44,25 @@ def move(
 ) -> None:
     """Make ``other`` the state ``now`` with a random change. It may be equal."""
     random = moves.random
-    for each in range(len(now)):
-        other[each] = now[each]
+    copy_state(now, other)
     operator = moves.drawn[below(random, len(moves.drawn))]
+    if fraction(random) < shares[REISSUED]:
+        reissue(moves, operator, now[ISSUED], other[ISSUED])
+    else:
+        _map_anew(moves, table, shares, operator, now[MAPPED], other[MAPPED])
+
+
+@compiled
+def _map_anew(
+    moves: MoveTables,
+    table: MappingTable,
+    shares: Seconds,
+    operator: int,
+    now: Numbers,
+    other: Numbers,
+) -> None:
+    """Change the mapping of an operator, or of some around it."""
+    random = moves.random
     if fraction(random) < shares[RELOCATED]:
         _relocate(moves, table, operator, now, other)
         return
@@ -125,7 +157,7 @@ def _find_sharing(moves: MoveTables, table: MappingTable, operator: int, now: Nu
     """Find the connected operators on the same devices as an operator, or some around it. Returns
     their number."""
     random, rows, some, waiting = moves.random, table.rows, moves.some, moves.waiting
-    mark, own = _new_mark(moves), rows[now[operator]]
+    mark, own = new_mark(moves), rows[now[operator]]
     most = 1 + below(random, LONGEST) if fraction(random) < IN_PART else len(now)
     some[0] = waiting[0] = operator
     moves.marks[operator] = mark
@@ -144,13 +176,6 @@ def _find_sharing(moves: MoveTables, table: MappingTable, operator: int, now: Nu
                 count += 1
                 left += 1
     return count
-
-
-@compiled
-def _new_mark(moves: MoveTables) -> int:
-    """A mark that no operator has."""
-    moves.marks[-1] += 1
-    return int(moves.marks[-1])
 
 
 @compiled
@@ -187,7 +212,7 @@ def _spread(
     moves: MoveTables, table: MappingTable, seed: int, mapping: int, count: int, other: Numbers
 ) -> None:
     """Map a region like one of its operators, aligned with it."""
-    mark, waiting, left = _new_mark(moves), moves.waiting, 1
+    mark, waiting, left = new_mark(moves), moves.waiting, 1
     for at in range(count):
         moves.marks[moves.some[at]] = mark
     moves.marks[seed] = 0
@@ -209,11 +234,10 @@ def lay_apart(moves: MoveTables, table: MappingTable, now: Numbers, other: Numbe
     """Make ``other`` the state ``now`` with the branches of a random fork on neighbouring groups of
     devices. Moving one branch alone to fewer devices would gain nothing as long as the others are
     on all. False if nothing forks."""
-    random = moves.random
+    random, mapped = moves.random, other[MAPPED]
     if len(moves.forks) < 2:
         return False
-    for each in range(len(now)):
-        other[each] = now[each]
+    copy_state(now, other)
     fork = below(random, len(moves.forks) - 1)
     first, count = moves.forks[fork], moves.forks[fork + 1] - moves.forks[fork]
     _make_groups(moves, count)
@@ -224,9 +248,9 @@ def lay_apart(moves: MoveTables, table: MappingTable, now: Numbers, other: Numbe
         for at in range(operators):
             moves.some[at] = moves.branched[begin + at]
         seed = moves.some[below(random, operators)]
-        like = int(now[seed]) if fraction(random) < 0.5 else ABSENT
+        like = int(now[MAPPED, seed]) if fraction(random) < 0.5 else ABSENT
         mapping = resized(moves, table, seed, like, start, last - start + 1)
-        _spread(moves, table, seed, mapping, operators, other)
+        _spread(moves, table, seed, mapping, operators, mapped)
     return True
 
 

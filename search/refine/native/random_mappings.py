@@ -74,6 +74,13 @@ class MoveTables(NamedTuple):
 
 
 @compiled
+def new_mark(moves: MoveTables) -> int:
+    """A mark that no operator has."""
+    moves.marks[-1] += 1
+    return int(moves.marks[-1])
+
+
+@compiled
 def any_of(moves: MoveTables, table: MappingTable, operator: int) -> int:
     """A random mapping of an operator: on consecutive devices, or on every second, third, ..."""
     random, row = moves.random, table.draft

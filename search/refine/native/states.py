@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from search.cost.native.compiled import compiled
 from search.refine.native.listing import CUT, FIRST, MISSING, SECOND
-from search.refine.native.mappings import AXES, FIRST_AXIS, MappingTable
+from search.refine.native.mappings import AXES, FIRST_AXIS, ISSUED, MAPPED, MappingTable
 from search.refine.native.tables import (
     ABSENT,
     FIRST_RESULT,
@@ -60,11 +60,12 @@ class StateTables(NamedTuple):
 
 
 @compiled
-def find_pieces(tables: Tables, states: StateTables, state: Numbers, count: Numbers) -> int:
-    """Find the pieces of a state. Returns 0, or ABSENT if one is missing (see ``Listing.counts``),
-    or NO_PIECE if an operator has none. There must be room for all lists of operands."""
-    for operator in range(len(state)):
-        mapping = state[operator]
+def find_pieces(tables: Tables, states: StateTables, mapped: Numbers, count: Numbers) -> int:
+    """Find the pieces of operators. ``mapped``: the numbers of their mappings. Returns 0, or ABSENT
+    if one is missing (see ``Listing.counts``), or NO_PIECE if an operator has none. There must be
+    room for all lists of operands."""
+    for operator in range(len(mapped)):
+        mapping = mapped[operator]
         reads = ALONE
         if _lets_pass(states, operator, mapping):
             reads = _reads(tables, states, operator)
@@ -117,8 +118,8 @@ def state_seconds(
 ) -> float:
     """Seconds of a step of the plan of a state; inf if they are no less than ``limit``, ABSENT if
     something is missing in the tables, and NO_PIECE if an operator has no piece."""
-    known = find_pieces(tables, states, state, scratch.made.counts)
+    known = find_pieces(tables, states, state[MAPPED], scratch.made.counts)
     if known:
         return float(known)
-    seconds = plan_seconds(tables, states.pieces, limit, scratch)
+    seconds = plan_seconds(tables, states.pieces, state[ISSUED], limit, scratch)
     return seconds if seconds < limit else inf

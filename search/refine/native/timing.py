@@ -231,11 +231,11 @@ class Scratch(NamedTuple):
 
 
 @compiled
-def list_plan(tables: Tables, pieces: Numbers, scratch: Scratch) -> bool:
-    """List the steps of a plan, forward and backward. False if that depends on something that is
-    missing."""
+def list_plan(tables: Tables, pieces: Numbers, order: Numbers, scratch: Scratch) -> bool:
+    """List the steps of a plan, forward and backward. ``order``: the operators in the order of
+    issue. False if that depends on something that is missing."""
     made = scratch.made
-    if not list_steps(tables, pieces, made):
+    if not list_steps(tables, pieces, order, made):
         return False
     if not leave_outputs(tables, pieces, made, scratch.outputs):
         return False
@@ -245,9 +245,12 @@ def list_plan(tables: Tables, pieces: Numbers, scratch: Scratch) -> bool:
 
 
 @compiled
-def plan_seconds(tables: Tables, pieces: Numbers, limit: float, scratch: Scratch) -> float:
+def plan_seconds(
+    tables: Tables, pieces: Numbers, order: Numbers, limit: float, scratch: Scratch
+) -> float:
     """Seconds of a step of a plan; inf if they are no less than ``limit``, and ABSENT if something
-    is missing in the tables. ``pieces``: the number of that of each operator.
+    is missing in the tables. ``pieces``: the number of that of each operator; ``order``: the
+    operators in the order of issue.
 
     What is missing counts nothing at first. The order of tasks does not depend on it, so it can
     only make the step longer, and need not be priced if the step takes too long without it."""
@@ -256,7 +259,7 @@ def plan_seconds(tables: Tables, pieces: Numbers, limit: float, scratch: Scratch
         most = limit * (1.0 + ROUNDING)
         if is_path_longer(tables, pieces, most, clock.times):
             return inf
-    if not list_plan(tables, pieces, scratch):
+    if not list_plan(tables, pieces, order, scratch):
         return ABSENT
     issue_tasks(tables, made, issued)
     seconds = simulated(tables.durations, issued, limit, clock)

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.graphs.behaviour import assert_same
 from support.graphs.strategies import training_graphs
+from support.plans.states import chosen, on_device
 
 from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine
-from pcg.placement.schedule import schedule
+from pcg.placement.order import order_problem
 from pcg.plan.text import parse_graph
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation
@@ -26,7 +27,7 @@ from search.plan import rewriting
 from search.plan.rewriting import RefinedRewriter, RewrittenPlan, carried_over
 from search.refine.delta import DeltaSimulator
 from search.refine.mappings import NumberedMappings
-from search.refine.moves import Mappings, Moves
+from search.refine.moves import Moves
 from search.refine.overlap import Trial
 from search.refine.pieces import OperatorPieces
 from search.refine.rows import TableRows
@@ -76,27 +77,31 @@ def rewriter_of(graph: Graph, library: Library, devices: int = 2) -> RefinedRewr
 
 @given(training_graphs(cut=False), st.integers(0, 99))
 def test_mappings_are_carried_over_to_any_rewritten_graph(library, graph, seed):
-    """Operators that stay keep their mappings, and the others have valid ones. Simulators of all
-    these graphs share their rows, and the seconds are those of the plans."""
+    """Operators that stay keep their mappings, and the others have valid ones. The order of issue
+    is one of the new graph. Simulators of all these graphs share their rows, and the seconds are
+    those of the plans."""
     chooser = chooser_of(graph, library, load_machine("dgx-a100").with_devices(6))
     algebra = Algebra.of(library.concrete(graph))
     moves = Moves(graph, chooser.spaces, 6, NumberedMappings(), seed)
-    mappings: Mappings = dict.fromkeys(graph.operators, OperatorMapping(0))
+    state = on_device(graph)
     for _ in range(8):
-        mappings = moves.moved(mappings)
-    choice = Choice(graph, {}, 0.0, mappings=mappings)
+        state = moves.moved(state)
+    choice = chosen(graph, state)
     builder, cost = Builder(chooser.spaces), chooser.pricing.cost
     rows = TableRows(OperatorPieces(builder, cost))
     ways = [way for node in graph.operators for way in algebra.applications(node, graph)]
     for way in ways[seed % 5 :: 5]:
         made = graph.replace(way.replaced)
-        after, fresh = carried_over(choice, way, made, chooser.spaces)
+        carried, fresh = carried_over(choice, way, made, chooser.spaces)
+        before, after = choice.mappings, carried.mappings
         assert [*after] == [*made.operators]
-        assert all(after[node] == mappings[node] for node in {*after} & {*mappings} - fresh)
-        carried = Choice(made, {}, 0.0, mappings=after)
+        stay = {*after} & {*before} - fresh
+        assert all(after[node] == before[node] for node in stay)
+        assert bool(carried.order) == bool(choice.order)
+        assert not carried.order or order_problem(made, carried.order) is None
         cut = builder.cut(carried)
         assert_same(graph, cut.graph)
-        seconds = simulate(schedule(cut.graph, cut.views), cost).step_seconds
+        seconds = simulate(cut.schedule(), cost).step_seconds
         assert DeltaSimulator.of(made, builder, cost, rows).seconds(carried) == seconds
 
 

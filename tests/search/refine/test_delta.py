@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import examples
 from support.graphs.strategies import training_graphs
+from support.plans.states import chosen, on_device
 from support.plans.tries import fastest_try
 
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.models import build_model
-from pcg.placement.schedule import schedule
+from pcg.placement.order import ordered
 from pcg.plan.text import parse_graph
 from search.cost.cost import CostModel, Duration
 from search.cost.derivation import Derivation
@@ -30,8 +31,9 @@ from search.map.rules.cuts import Cuts
 from search.map.space.mapping import OperatorMapping
 from search.map.space.strategies import starts
 from search.refine.delta import DeltaSimulator
-from search.refine.moves import Mappings, Moves
+from search.refine.moves import Moves
 from search.refine.native.listing import STEPS
+from search.refine.native.mappings import MAPPED
 from search.refine.native.states import find_pieces
 from search.refine.native.tables import Numbers
 from search.refine.native.timing import is_path_longer
@@ -76,7 +78,7 @@ def assert_same(delta: DeltaSimulator, chooser: Chooser, choice: Choice) -> None
     """Check that the program of a choice, and the answers about it, equal those of its plan."""
     cost = chooser.pricing.cost
     cut = Builder(chooser.spaces).cut(choice)
-    expected, made = program(schedule(cut.graph, cut.views), cost), delta.program(choice)
+    expected, made = program(cut.schedule(), cost), delta.program(choice)
     assert made is not None
     assert [step[2:] for step in made.steps] == [step[2:] for step in expected.steps]
     for ours, theirs in zip(durations(made), durations(expected), strict=True):
@@ -102,6 +104,8 @@ def test_a_program_of_pieces_is_that_of_the_plan(library, graph, machine, random
     for _ in range(4):
         assert_same(delta, chooser, choice)
         choice = moved(chooser, choice, random)
+        places = {node: random.random() for node in graph.operators}
+        choice = replace(choice, order=ordered(graph, places))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +166,7 @@ def test_longest_path_rules_a_choice_out_before_its_tasks_are_made(library):
 def has_longer_path(delta: DeltaSimulator, state: Numbers, limit: float) -> bool:
     """Whether a path of operators takes so long, in a state that was simulated."""
     given, states, room = delta.tables()
-    find_pieces(given, states, state, room.made.counts)
+    find_pieces(given, states, state[MAPPED], room.made.counts)
     return is_path_longer(given, states.pieces, limit, room.clock.times)
 
 
@@ -171,12 +175,12 @@ def test_no_plan_is_faster_than_the_longest_path_of_its_operators(library, graph
     chooser = chooser_of(graph, library, machine)
     delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
     moves = Moves(graph, chooser.spaces, machine[1], delta.states.mappings, seed)
-    mappings: Mappings = dict.fromkeys(graph.operators, OperatorMapping(0))
+    now = on_device(graph)
     for _ in range(8):
-        mappings = moves.moved(moves.apart(mappings) or mappings)
-        state = delta.states.mappings.encoded(mappings.values())
+        now = moves.moved(moves.apart(now) or now)
+        state = delta.states.mappings.encoded(now)
         seconds = delta.seconds_of(state, inf)
-        assert seconds == delta.seconds_mapped([*mappings.values()], inf)
+        assert seconds == delta.seconds(chosen(graph, now))
         assert not has_longer_path(delta, state, seconds * (1 + 1e-9))
         tables, states, _ = delta.tables()
         own = tables.pieces.seconds[states.pieces]
@@ -192,14 +196,14 @@ def test_what_is_not_priced_yet_rules_out_no_plan_that_is_fast_enough(
     given = graph, Builder(chooser.spaces), chooser.pricing.cost
     whole = DeltaSimulator.of(*given)
     moves = Moves(graph, chooser.spaces, machine[1], whole.states.mappings, seed)
-    mappings: Mappings = dict.fromkeys(graph.operators, OperatorMapping(0))
+    now = on_device(graph)
     for part in (0.5, 0.9, 0.999, 1.0, 1.001, 1.1) * 2:
-        mappings = moves.moved(moves.apart(mappings) or mappings)
-        state = [*mappings.values()]
-        seconds = whole.seconds_mapped(state, inf)
+        now = moves.moved(moves.apart(now) or now)
+        choice = chosen(graph, now)
+        seconds = whole.seconds(choice)
         assert seconds is not None
         limit = part * seconds
-        answer = DeltaSimulator.of(*given).seconds_mapped(state, limit)
+        answer = DeltaSimulator.of(*given).seconds(choice, limit)
         assert answer == (seconds if seconds < limit else None)
 
 
@@ -211,11 +215,11 @@ def test_a_resharding_rules_a_plan_out_before_others_are_priced(library):
     )
     chooser = chooser_of(graph, library, MACHINES[0])
     delta = DeltaSimulator.of(graph, Builder(chooser.spaces), chooser.pricing.cost)
-    alone, count = OperatorMapping(0), len(graph.operators)
-    apart = [OperatorMapping(number % 2) for number in range(count)]
-    seconds = delta.seconds_mapped([alone] * count, inf)
+    alone, count = on_device(graph), len(graph.operators)
+    apart = alone._replace(mappings=tuple(OperatorMapping(number % 2) for number in range(count)))
+    seconds = delta.seconds(chosen(graph, alone))
     assert seconds is not None
-    assert delta.seconds_mapped(apart, seconds) is None
+    assert delta.seconds(chosen(graph, apart), seconds) is None
     assert 0 < len(delta.pieces.moves) < count - 1
 
 
