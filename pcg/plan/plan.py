@@ -68,6 +68,11 @@ class Plan:
     """The computing operators in the order of issue (``pcg.placement.order``). Empty if that is the
     order of the graph."""
 
+    @property
+    def issued(self) -> tuple[Node, ...]:
+        """The computing operators in the order of issue."""
+        return self.order or self.graph.computing
+
     def schedule(self) -> Schedule:
         """The schedule of the graph to run."""
         return schedule(self.graph, self.views, self.order)

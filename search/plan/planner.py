@@ -49,6 +49,7 @@ from search.plan.finish import does_not_fit
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
 from search.plan.refining import Rewriting, move_once, refine
+from search.plan.reordering import reorder
 from search.plan.tight import refine_to_fit
 from search.refine.overlap import Trial
 from search.refine.pieces import OperatorPieces
@@ -170,6 +171,8 @@ class MeshPlanner:
                         rewriting = self._rewriting(search)
                         refine(graph, search, self.machine, self.teller, rewriting)
                         refine_to_fit(graph, search, self.machine, self.teller)
+                    if not self._short.more:
+                        reorder(search, self.teller)
         except OutOfTime:
             return "time"
         except KeyboardInterrupt:

@@ -51,6 +51,8 @@ FINE = Shares(0.3, 0.45, 0.6, 0.68, 0.84, 0.92)
 """Most changes are of one operator. Such a state takes least time to simulate."""
 SINGLE = Shares(0.35, 0.55, 0.75, 1.0, 1.0, 1.0, 0.05)
 """Nearly all changes are of one operator."""
+ORDERS = Shares(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, reissued=1.0)
+"""All changes are of the order of issue."""
 
 
 class Moves:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 from pcg.graph.graph import Node, Value
 from pcg.placement.schedule import Schedule, trace
@@ -35,10 +34,11 @@ class OperatorRow:
 
 
 def rows(plan: Plan, most: int | None = None) -> list[OperatorRow]:
-    """The computing operators of a plan, in order; only the first ``most`` of them, if given."""
+    """The computing operators of a plan in the order of issue; only the first ``most`` of them, if
+    given."""
     names, batch = node_names(plan.graph), batch_axes(plan.graph)
-    computing = islice((n for n in plan.graph.nodes if n in plan.views), most)
-    return [operator_row(node, plan.views[node], names, batch.get(node)) for node in computing]
+    issued = plan.issued[:most]
+    return [operator_row(node, plan.views[node], names, batch.get(node)) for node in issued]
 
 
 def operator_row(

@@ -219,12 +219,19 @@ def _settings(a: Plan, b: Plan) -> Iterator[Setting]:
     for what, here, there in (
         ("pipeline", pipeline_text(a) or "none", pipeline_text(b) or "none"),
         ("recomputation", _recomputed(a), _recomputed(b)),
+        ("order of issue", *_orders(a, b)),
         ("optimizer", a.training.optimizer, b.training.optimizer),
         ("precision", a.training.precision, b.training.precision),
         ("rule library", a.library_hash, b.library_hash),
     ):
         if here != there:
             yield Setting(what, here, there)
+
+
+def _orders(a: Plan, b: Plan) -> tuple[str, str]:
+    """The orders of issue as texts, equal if neither plan has its own, or both have the same."""
+    here, there = ("its own" if plan.order else "that of the graph" for plan in (a, b))
+    return here, "another" if a.order and b.order and a.order != b.order else there
 
 
 def _recomputed(plan: Plan) -> str:

@@ -115,6 +115,8 @@ def _left_out(options: Options, plan: Plan) -> Iterator[str]:
     if not options.hardware:
         yield "the machine (--no-machine)"
     yield "the optimizer and the recomputed operators, which are decisions"
+    if plan.order:
+        yield "the order of issue, which is a decision"
     if plan.pipeline is not None:
         yield f"the pipeline's schedule, {plan.pipeline.schedule}, which is a decision"
     yield "the estimates, which are predictions"

@@ -296,6 +296,7 @@ def _record(
         "compiled": plan.training.compiled,
         "recomputed_operators": len(plan.recompute),
         "recomputed": dict(recomputed_counts(plan)),
+        "has_own_order": bool(plan.order),
         "peak_memory_bytes": estimates.peak_memory_bytes,
         "communication_elements": estimates.communication_elements,
         "search_seconds": planned.seconds,
@@ -393,6 +394,8 @@ def remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
     )
     if plan.recompute:
         yield f"recomputed in the backward pass: {recomputed_text(plan)}"
+    if plan.order:
+        yield "operators are issued as listed, in an order of the plan's own"
     if (speedup := speedup_of(planned)) is not None:
         yield f"{speedup:.2f} times as fast as data parallelism"
     if (rewriting := rewriting_text(planned)) is not None:

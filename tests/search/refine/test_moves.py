@@ -21,11 +21,8 @@ from search.map.space.mapping import MappedAxis, OperatorMapping, mapping_of
 from search.map.space.strategies import starts
 from search.refine.delta import DeltaSimulator
 from search.refine.mappings import NumberedMappings, PlanState
-from search.refine.moves import BROAD, FINE, Moves, Shares
+from search.refine.moves import BROAD, FINE, ORDERS, Moves, Shares
 from substitutions.rules.store import Library, load_library
-
-ORDERS = Shares(*[1.0] * 6, reissued=1.0)
-"""Changes of the order alone."""
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,56 @@
+"""The order of issue of the fastest plans, improved under simulation.
+
+Problem: plans are chosen as if operators were issued in the order of the graph. In another order, a
+device may compute one branch while another branch waits for communication.
+
+Method: simulated annealing over orders alone (``search.refine.annealing``), for the fastest plan
+and a few that are nearly as fast. Cuts and devices stay.
+
+Complexity: up to ``WORK`` operators in all states of a plan. A heuristic. It is left out for deep
+models, of which one block stands for many, and for fully sharded weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice, pairwise
+
+from pcg.graph.graph import Graph
+from pcg.placement.order import sources
+from search.cost.progress import Teller
+from search.plan.incumbent import PricedPlan, SearchState
+from search.refine.annealing import Stage, Stages
+from search.refine.moves import ORDERS
+
+WORK = 100_000
+"""The most operators of all states of a plan, added up."""
+STAGES: Stages = (Stage(0.7, 0.01, "best", ORDERS), Stage(0.3, 0.002, "best", ORDERS))
+MOST_PLANS, NEAR = 3, 1.05
+"""The most plans, and how slow they may be: so many times as slow as the fastest."""
+
+
+def reorder(search: SearchState, teller: Teller) -> None:
+    """Price the fastest plans in better orders of issue."""
+    for plan in list(islice(_plans(search), MOST_PLANS)):
+        trial = search.priced[plan]
+        teller.works_on("ordering", "refine", lambda of=trial: of.busy_bound)
+        trial.phases.timed("ordering", partial(trial.refined, plan.choice, WORK, STAGES))
+
+
+def _plans(search: SearchState) -> Iterator[PricedPlan]:
+    """The fastest plans that fit, one for each graph, as far as they can be ordered otherwise."""
+    graphs: set[Graph] = set()
+    most = NEAR * search.known
+    for plan in sorted(search.priced, key=lambda plan: plan.seconds):
+        graph = plan.choice.graph
+        if not plan.fits or plan.seconds > most or graph in graphs:
+            continue
+        graphs.add(graph)
+        if not plan.choice.fully_sharded and has_orders(graph):
+            yield plan
+
+
+def has_orders(graph: Graph) -> bool:
+    """Whether the operators of a graph can be issued in several orders."""
+    return any(before not in sources(node) for before, node in pairwise(graph.computing))
