@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from rich.live import Live
 from rich.spinner import Spinner
-from rich.table import Table
 
 from pcg.capture import Captured
 from pcg.collection import seldom_collected, uncollected
@@ -20,8 +19,7 @@ from pcg.files import check_writable, write_text_atomic
 from pcg.graph.opaque import opaque_nodes
 from pcg.machine import Machine, load_machine
 from pcg.models import capture_model
-from pcg.plan.naming import batch_of
-from pcg.plan.plan import Plan, machine_record, save_plan
+from pcg.plan.plan import machine_record, save_plan
 from pcg.plan.training import Training
 from search.choices import OTHER_SYSTEMS, THRESHOLD, IndexRole, Mode
 from search.cost.cost import CostModel
@@ -31,31 +29,25 @@ from search.cost.planned import Planned
 from search.cost.progress import Progress, Status, silent
 from search.pipeline.planner import PIPELINES
 from search.report.describe import (
-    overall,
     pipeline_text,
     recomputed_counts,
-    recomputed_text,
-    rows,
-    rules_used,
 )
 from search.report.rewriting_text import rewriting_text
 from search.report.trace import representatives, simulate_plan, write_trace
 from substitutions.audit.locate import of_module
 from substitutions.rules.store import Library, load_library
 from unity.optimize import Options
-from unity.support.batch_norm import groups_text, norm_groups
+from unity.support.batch_norm import norm_groups
 from unity.support.cli import say, say_json
 from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
 from unity.support.limits import check_batch, check_devices
+from unity.support.plan_text import print_plan, speedup_of
 from unity.support.planners import SearchOptions, asked_training, check_name, planner_of
 from unity.support.speed import measured
 
 if TYPE_CHECKING:
     from runtime.train.eager import ModuleAgreement
-
-MAX_ROWS = 40
-"""The most rows of a table. The plan file has everything."""
 
 
 @dataclass(frozen=True)
@@ -322,12 +314,6 @@ def phases_text(phases: Mapping[str, float]) -> str:
     return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in ranked)
 
 
-def speedup_of(planned: Planned) -> float | None:
-    """The speedup over data parallelism; None if that was not priced."""
-    data = planned.data_parallel_seconds
-    return None if data is None else data / planned.plan.estimates.step_seconds
-
-
 def _print_report(planned: Planned, out: Path, whole: Sequence[KeptWhole]) -> None:
     report = planned.report
     console = PlainConsole()
@@ -341,62 +327,3 @@ def _print_report(planned: Planned, out: Path, whole: Sequence[KeptWhole]) -> No
     )
     if report.phases:
         console.print(f"seconds: {phases_text(report.phases)}", soft_wrap=True)
-
-
-def print_plan(console: PlainConsole, planned: Planned, whole: Sequence[KeptWhole]) -> None:
-    """Print a plan as tables, with its predictions."""
-    plan = planned.plan
-    console.print(_operators_table(plan))
-    console.print(overall(plan), soft_wrap=True)
-    console.print(_rules_table(plan))
-    for line in remarks(planned, whole):
-        console.print(line, soft_wrap=True)
-
-
-def _operators_table(plan: Plan) -> Table:
-    """A table of a plan's operators, with their cuts and devices."""
-    title = f"{plan.model_name} on {plan.machine.devices} x {plan.machine.name}"
-    pipeline = pipeline_text(plan)
-    table = Table(title=f"{title}, {pipeline}" if pipeline else title)
-    for heading in ("tensor", "operator", "cut", "devices"):
-        table.add_column(heading)
-    for row in rows(plan, MAX_ROWS):
-        table.add_row(row.name, row.call, row.cut, row.devices)
-    if len(plan.views) > MAX_ROWS:
-        table.add_row("...", f"{len(plan.views) - MAX_ROWS} more", "", "")
-    return table
-
-
-def _rules_table(plan: Plan) -> Table:
-    table = Table(title="Rules applied")
-    for heading in ("rule", "times", "left == right"):
-        table.add_column(heading, overflow="fold")
-    for name, text, count in rules_used(plan.derivation):
-        table.add_row(name, str(count), text)
-    return table
-
-
-def remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
-    """Lines about a plan: its predictions, and what users should know."""
-    plan, estimates = planned.plan, planned.plan.estimates
-    if plan.norm_groups > 1:
-        yield groups_text(plan.norm_groups, batch_of(plan.model, plan.naming))
-    if whole:
-        yield f"kept whole, as they have no equation: {', '.join(map(str, whole))}"
-    compiled = ", compiled" if plan.training.compiled else ""
-    yield (
-        f"predicted {estimates.step_seconds * 1e3:.3g} ms a step,"
-        f" {estimates.one_device_seconds / estimates.step_seconds:.2f} times as fast as one device"
-        f" ({estimates.one_device_seconds * 1e3:.3g} ms);"
-        f" {estimates.communication_elements:,} elements communicated,"
-        f" at most {estimates.peak_memory_bytes / 1e9:.2f} GB on a device with"
-        f" {plan.training.optimizer} in {plan.training.precision}{compiled}"
-    )
-    if plan.recompute:
-        yield f"recomputed in the backward pass: {recomputed_text(plan)}"
-    if plan.order:
-        yield "operators are issued as listed, in an order of the plan's own"
-    if (speedup := speedup_of(planned)) is not None:
-        yield f"{speedup:.2f} times as fast as data parallelism"
-    if (rewriting := rewriting_text(planned)) is not None:
-        yield rewriting
