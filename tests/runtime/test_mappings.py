@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from support.plans.by_hand import plan_with
-from support.plans.states import chosen, on_device
 from support.runs.commands import run_here
+from support.small.states import chosen, on_device
 
 from pcg.machine import load_machine
 from pcg.plan.plan import save_plan

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.graphs.behaviour import assert_same
 from support.graphs.strategies import training_graphs
-from support.plans.states import chosen, on_device
+from support.small.states import chosen, on_device
 
 from pcg.graph.graph import Graph
 from pcg.machine import Machine, load_machine

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import examples
 from support.graphs.strategies import training_graphs
-from support.plans.states import chosen, on_device
 from support.plans.tries import fastest_try
+from support.small.states import chosen, on_device
 
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine

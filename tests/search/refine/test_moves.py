@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.graphs.behaviour import assert_same
 from support.graphs.strategies import training_graphs
-from support.plans.states import chosen, on_device
+from support.small.states import chosen, on_device
 from support.small.towers import TOWERS, chooser_of
 
 from pcg.graph.graph import Graph
