@@ -25,6 +25,7 @@ import numpy as np
 
 from pcg.graph.graph import Graph
 from search.cost.cost import NOTHING, CostModel
+from search.cost.progress import check_time
 from search.cost.tasks import ProgramStep, TaskProgram, trained_weights
 from search.map.building import Builder
 from search.map.choose.choosing import Choice
@@ -108,6 +109,7 @@ class DeltaSimulator:
             seconds = state_seconds(*self.tables(), state, limit)
             if seconds != ABSENT:
                 return seconds
+            check_time()  # a large graph has many rows that are missing at first
             self.add_missing()
 
     def _state_of(self, choice: Choice) -> Numbers | None:
