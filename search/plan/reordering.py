@@ -29,7 +29,7 @@ STAGES: Stages = (Stage(0.7, 0.01, "best", ORDERS), Stage(0.3, 0.002, "best", OR
 MOST_OPERATORS = 128
 """The most operators of a graph. Of a larger one, too few orders would be tried: pricing the first
 state of `inception-v3` on 192 devices takes seconds, and its best order saves 0.03 %."""
-MOST_PLANS, NEAR = 3, 1.05
+MOST_PLANS, NEAR = 4, 1.2
 """The most plans, and how slow they may be: so many times as slow as the fastest."""
 
 
