@@ -37,7 +37,7 @@ def drawn(
 ) -> DrawnGraph:
     """Draw a graph. ``cuts``: the cut of each operator, as text; ``views``: operators on different
     devices are drawn as different ones."""
-    nodes = [node for node in graph.operators if not node.is_parallel]
+    nodes = graph.computing
     names = node_names(graph)
     keys = [(_key(node), cuts.get(node), views and views[node]) for node in nodes]
     numbers = {node: place for (place, _), node in zip(shown_for(keys), nodes, strict=True)}
