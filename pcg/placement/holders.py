@@ -33,10 +33,14 @@ class Holders(NamedTuple):
     held: NDArray[np.intp]
     """The piece of each device, -1 for those without one. The last entry is -1."""
 
-    def asked(self, piece: NDArray[np.intp], target: Places) -> Places:
-        """The holder of a piece that a target asks for it. To spread the load, target number n asks
-        holder number n, modulo the number of holders."""
-        return self.devices[self.begins[piece] + target % self.counts[piece]]
+    def asked(self, piece: NDArray[np.intp], number: Places, askers: Places) -> Places:
+        """The devices that serve requests for pieces. ``number``: that of each request for its
+        piece, in the order of the devices that ask; ``askers``: of each piece, how many ask.
+
+        The holders of a piece, in the order of devices, serve equal numbers of requests, one after
+        the other. So no holder sends more than others, and most often it is near who asks.
+        """
+        return self.devices[self.begins[piece] + number * self.counts[piece] // askers[piece]]
 
 
 @lru_cache(maxsize=512)
@@ -61,3 +65,12 @@ def holders_of(layout: Layout) -> Holders:
         counts,
         held,
     )
+
+
+def ranks(values: NDArray[np.intp]) -> Places:
+    """For each entry, the number of equal entries before it."""
+    order = np.argsort(values, kind="stable")
+    ascending = values[order]
+    numbers = np.empty(len(values), np.int64)
+    numbers[order] = np.arange(len(values)) - np.searchsorted(ascending, ascending)
+    return numbers

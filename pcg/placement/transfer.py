@@ -12,7 +12,7 @@ and partition along another dimension an all_to_all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations, product
@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pcg.placement.holders import Holders, Places, holders_of
+from pcg.placement.holders import Holders, Places, holders_of, ranks
 from pcg.placement.layout import Cells, Layout, Piece
 from pcg.placement.region import Region, elements, intersection
 
@@ -67,6 +67,24 @@ Groups = tuple[tuple[int, ...], ...]
 """Groups of devices that communicate. No device is in two of them."""
 
 
+class _Requests(NamedTuple):
+    """The elements that wanted pieces share with pieces of the source, as arrays [requests]."""
+
+    wanted: NDArray[np.intp]
+    """The number of the target's piece."""
+    piece: NDArray[np.intp]
+    """The piece of the source, by its position among the different ones."""
+    shared: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    is_asked: NDArray[np.bool_]
+    """Whether another device is asked, as the target does not hold the piece itself."""
+
+    @property
+    def asked(self) -> NDArray[np.intp]:
+        """The pieces of which another device is asked."""
+        return self.piece[self.is_asked]
+
+
 @dataclass(frozen=True)
 class Transfer:
     """The data movement from one layout to another. ``source.partials`` is a multiple of
@@ -100,19 +118,31 @@ class Transfer:
         if count == 1:
             return self._flows([cells])
         parts = (np.array_split(field, count) for field in cells)
-        return self._flows(Cells(*fields) for fields in zip(*parts, strict=True))
+        return self._flows([Cells(*fields) for fields in zip(*parts, strict=True)])
 
-    def _flows(self, parts: Iterable[Cells]) -> Iterator[Flows]:
+    def _flows(self, parts: Sequence[Cells]) -> Iterator[Flows]:
         """Yield the messages for each part of the target's pieces."""
         holders = holders_of(self.source)
-        for wanted in parts:
-            pairs = len(wanted.devices) * len(holders.numbers)
-            shared_by = self._shared_of_few if pairs <= FEW_PAIRS else self._shared
-            number, piece, shared = shared_by(wanted, holders)
-            targets = wanted.devices[number]
-            held = holders.held[np.minimum(targets, len(holders.held) - 1)]
-            sources = np.where(held == piece, targets, holders.asked(piece, targets))
-            yield Flows(sources, targets, shared, number, holders.first[piece])
+        # Several parts are listed twice: all of them at once would take much memory.
+        kept = [self._requests(parts[0], holders)] if len(parts) == 1 else None
+        askers, begun = np.zeros((2, len(holders.numbers)), np.int64)
+        for requests in kept or (self._requests(part, holders) for part in parts):
+            askers += np.bincount(requests.asked, minlength=len(askers))
+        for requests in kept or (self._requests(part, holders) for part in parts):
+            asked, sources = requests.asked, requests.targets.copy()
+            number = begun[asked] + ranks(asked)
+            sources[requests.is_asked] = holders.asked(asked, number, askers)
+            begun += np.bincount(asked, minlength=len(begun))
+            first = holders.first[requests.piece]
+            yield Flows(sources, requests.targets, requests.shared, requests.wanted, first)
+
+    def _requests(self, wanted: Cells, holders: Holders) -> _Requests:
+        pairs = len(wanted.devices) * len(holders.numbers)
+        shared_by = self._shared_of_few if pairs <= FEW_PAIRS else self._shared
+        number, piece, shared = shared_by(wanted, holders)
+        targets = wanted.devices[number]
+        held = holders.held[np.minimum(targets, len(holders.held) - 1)]
+        return _Requests(number, piece, shared, targets, held != piece)
 
     def _shared(self, wanted: Cells, holders: Holders) -> tuple[Places, Places, Places]:
         """Return the pairs of a wanted piece and a piece of the source that share elements, the

@@ -1,8 +1,8 @@
 """The time of the messages of a transfer between few devices, in machine code.
 
 It is that of ``search.cost.messages`` to the last bit: the bytes are whole numbers, whose sums do
-not depend on their order. The time is proportional to the wanted pieces times the square of the
-pieces of the source, and to the square of the number of devices.
+not depend on their order. The time is proportional to the pieces of the source times those of both
+layouts, and to the square of the number of devices.
 """
 
 from __future__ import annotations
@@ -49,9 +49,12 @@ class PairLinks(NamedTuple):
 class MessageRoom(NamedTuple):
     """Arrays that a call writes to."""
 
+    held: Numbers
+    """[devices]: the number of the piece of the source that each device holds; -1 for none."""
     holders: Numbers
-    """[devices, 2]: for each piece of the source, the number of holders of an equal piece, and of
-    those among them with a lower device."""
+    """[devices]: the devices that hold a piece of the source."""
+    asking: Numbers
+    """[devices, 2]: the devices that ask others for the piece, and the elements that each wants."""
     sent: Numbers
     """[devices, devices]: the elements that one device sends to another."""
     sums: NDArray[np.float64]
@@ -67,6 +70,8 @@ class FewMessages:
         self._links = _links_of(machine)
         square = machine.devices, machine.devices
         self._room = MessageRoom(
+            np.zeros(machine.devices, np.int64),
+            np.zeros(machine.devices, np.int64),
             np.zeros((machine.devices, 2), np.int64),
             np.zeros(square, np.int64),
             np.zeros((2, 2, machine.devices)),
@@ -129,40 +134,42 @@ def _find_busy(
 @compiled
 def _count(source: LayoutPieces, target: LayoutPieces, group: int, room: MessageRoom) -> None:
     """Count the elements that each device sends to each other (``Transfer.flows``)."""
-    _count_holders(source, room.holders)
     room.sent[:] = 0
-    for wanted in range(len(target.devices)):
-        to = target.devices[wanted]
-        for piece in range(len(source.devices)):
+    room.held[:] = -1
+    for piece in range(len(source.devices)):
+        room.held[source.devices[piece]] = source.numbers[piece]
+    for piece in range(len(source.devices)):
+        holders = _list_holders(source, piece, room.holders)
+        if room.holders[0] != source.devices[piece]:
+            continue  # an equal piece stands for it
+        asked = 0
+        for wanted in range(len(target.devices)):
             if source.partials[piece] // group != target.partials[wanted]:
                 continue
-            if not _is_sender(source, piece, to, room.holders):
-                continue
-            shared = _shared(source, piece, target, wanted)
-            if shared:
-                room.sent[source.devices[piece], to] += shared
+            shared, to = _shared(source, piece, target, wanted), target.devices[wanted]
+            if shared and room.held[to] != source.numbers[piece]:
+                room.asking[asked, 0], room.asking[asked, 1] = to, shared
+                asked += 1
+        for number in range(asked):
+            # As ``Holders.asked`` says.
+            sender = room.holders[number * holders // asked]
+            room.sent[sender, room.asking[number, 0]] += room.asking[number, 1]
 
 
 @compiled
-def _count_holders(source: LayoutPieces, holders: Numbers) -> None:
-    for piece in range(len(source.devices)):
-        holders[piece] = 0
-        for other in range(len(source.devices)):
-            if source.numbers[other] == source.numbers[piece]:
-                holders[piece, 0] += 1
-                holders[piece, 1] += source.devices[other] < source.devices[piece]
-
-
-@compiled
-def _is_sender(source: LayoutPieces, piece: int, to: int, holders: Numbers) -> bool:
-    """Whether a device gets a piece from this one of its holders: from itself if possible, else
-    from the one that it asks (``Holders.asked``)."""
-    if source.devices[piece] == to:
-        return True
+def _list_holders(source: LayoutPieces, piece: int, holders: Numbers) -> int:
+    """List the devices that hold a piece, ascending, and return their number."""
+    count = 0
     for other in range(len(source.devices)):
-        if source.devices[other] == to and source.numbers[other] == source.numbers[piece]:
-            return False
-    return to % holders[piece, 0] == holders[piece, 1]
+        if source.numbers[other] != source.numbers[piece]:
+            continue
+        at = count
+        while at and holders[at - 1] > source.devices[other]:
+            holders[at] = holders[at - 1]
+            at -= 1
+        holders[at] = source.devices[other]
+        count += 1
+    return count
 
 
 @compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 from typing import Any
 
@@ -227,6 +228,21 @@ def test_device_keeps_the_elements_that_it_has():
     )
     own = [m for m in plan.messages if m.source == m.target]
     assert sorted(m.target for m in own) == [0, 1, 2, 3]
+
+
+@given(transfers())
+def test_holders_of_a_piece_serve_equal_numbers_of_requests(plan: Transfer):
+    served = Counter(m.source for m in plan.messages if m.source != m.target)
+    for devices in plan.source.holders.values():
+        numbers = [served[device] for device in devices]
+        assert max(numbers) - min(numbers) <= 1
+
+
+def test_holders_serve_the_devices_near_them():
+    """Each node of four devices has one copy, from which its other devices have theirs."""
+    one, every = tensor((1,), (4,), 2, 1), tensor((1,), (4,), 8, 1)
+    plan = transfer(Layout(one, pieces_on((0, 4), one)), default_layout(every))
+    assert all(m.source == m.target // 4 * 4 for m in plan.messages)
 
 
 @given(transfers())
