@@ -60,6 +60,10 @@ from search.substitute.rewrites import Limits, is_large, least_gain
 from search.substitute.variants import Variant, rewritten, variants
 from substitutions.rules.store import Library
 
+NEAR_KNOWN = 1.1
+"""A large graph is looked at further on a part of the machine if its first plans there take at most
+this many times as long as the fastest plan so far. Further settings gain some percent."""
+
 _Key = tuple[int, int, bool, bool, int]
 """What graphs have in common if they share anything: the first device, the number of devices,
 whether windows are cut, whether the mesh is turned, and the identity of their rules, which the
@@ -208,20 +212,18 @@ class MeshPlanner:
             raise
         rest = self._phases.timed("rewriting", lambda: list(graphs))
         trials += [self._trial(variant, cost, search) for variant in rest]
-        puts_off = rewrites and not self._short.more  # a deep model has few blocks to plan
         for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):
-            self._try(trial, search, at_first=puts_off and is_large(trial.graph))
+            self._try(trial, search, at_first=rewrites)
         if not search.fastest:
             raise NotAlike  # no plan came out alike in all blocks
         if rewrites and not search.is_far_behind:
             base = search.base
+            self._tries.look_further(base, search)
             again = self._phases.timed("rewriting", lambda: self._rewritten(base, search))
             if again is not None:
                 better = self._trial(again, cost, search)
                 search.rewritten_from[better] = base
                 self._try(better, search)
-            else:
-                self._tries.look_further(base, search)
         self._with_axes_turned(search)
 
     def _with_axes_turned(self, search: SearchState) -> None:
@@ -240,7 +242,8 @@ class MeshPlanner:
     def _on_fewer_devices(self, search: SearchState) -> None:
         """Try all graphs on the first devices alone, and on those of each kind."""
         base, is_mixed = search.base, len(self.machine.kinds) > 1
-        variants = [self._variants_of[one.graph] for one in search.trials]
+        fastest_first = sorted(search.trials, key=lambda one: search.fastest.get(one, inf))
+        variants = [self._variants_of[one.graph] for one in fastest_first]
         # A small graph spends most time on kernels' latency; for several kinds no bound is known.
         work = 0.0 if base.is_small or is_mixed else base.least_work()
         self._narrowed(PartOfMachine(0, self.machine), variants, work, search)
@@ -273,11 +276,20 @@ class MeshPlanner:
             own.chooser.forget()
 
     def _on_part(self, part: PartOfMachine, variants: list[Variant], search: SearchState) -> None:
-        """Try all graphs on a part of the machine alone."""
+        """Try all graphs on a part of the machine alone. Once the first plans of a large one are
+        far from the fastest plan so far, other large ones are left out."""
         self._forget()
+        is_far = False
         for variant in variants:
-            cost = self._cost(part.machine)
-            self._try(self._trial(variant, cost, search, first=part.first), search)
+            is_big = is_large(variant.graph)
+            if is_far and is_big:
+                continue
+            trial = self._trial(variant, self._cost(part.machine), search, first=part.first)
+            self._try(trial, search, at_first=True)
+            if search.fastest.get(trial, inf) <= NEAR_KNOWN * search.known:
+                self._tries.look_further(trial, search)
+            else:
+                is_far |= is_big
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)
@@ -291,14 +303,15 @@ class MeshPlanner:
         at_first: bool = False,
     ) -> None:
         """Try all strategies of the family on one graph. ``at_first``: whether a first look at all
-        strategies is enough for now."""
+        strategies of a large graph is enough for now. A deep one has few blocks to plan."""
         if families is PLANNERS:  # those of a turned mesh are few: what each promises is enough
             search.trials.append(trial)
             if search.fastest and search.rules_out(trial):
                 return
         family = "data-parallel" if self.mode is Mode.ALGEBRA else self.family
         of_graph = families[family](trial.graph, trial.chooser)
-        self._tries.try_all(trial, of_graph, search, at_first=at_first)
+        puts_off = at_first and not self._short.more and is_large(trial.graph)
+        self._tries.try_all(trial, of_graph, search, at_first=puts_off)
 
     def _shared(self, graph: Graph, cost: CostModel, turned: bool, first: int) -> _Shared:
         """What a graph shares with others that have the same rules."""
