@@ -50,8 +50,9 @@ PricedTrial = Trial[PricedPlans]
 
 
 NEAR_BEST = 5e-3
-"""A family is tried on a rewritten graph if its best plan for the graph before took at most this
-fraction longer than that graph's best plan: as much as rewrites of a large graph gain at least."""
+"""A family is tried on another form of a large graph if its best plan for the first form took at
+most this fraction longer than that form's best plan: as much as rewrites of a large graph gain at
+least."""
 
 
 FAR = 1.25
@@ -119,13 +120,22 @@ class SearchState:
         return self.known < inf and trial not in self.rewritten_from and trial.at_best > self.known
 
     def is_near(self, trial: PricedTrial, family: FamilyKey) -> bool:
-        """Whether a family may lead to the best plan of a graph. For a large graph that was
-        rewritten as it is cut, and fitted before: whether the family's plan came near the best one
-        before."""
-        base = self.rewritten_from.get(trial)
-        if base is None or not is_large(base.graph) or self.known > self.fastest[base]:
+        """Whether a family may lead to the best plan of a graph. For a large graph that is a form
+        of another one, which fitted: whether the family's plan came near the best one there."""
+        base = self._other_form(trial)
+        if base is None or self.known > self.fastest[base]:
             return True
         return self.by_family[base].get(family, inf) <= (1 + NEAR_BEST) * self.fastest[base]
+
+    def _other_form(self, trial: PricedTrial) -> PricedTrial | None:
+        """The first large graph that was planned on the same mesh; for a graph that was rewritten
+        as it is cut, the graph before if that is large."""
+        base = self.rewritten_from.get(trial)
+        if base is not None:
+            return base if is_large(base.graph) else None
+        large = (one for one in self.fastest if is_large(trial.graph) and is_large(one.graph))
+        mesh = trial.chooser.mesh
+        return next((one for one in large if one is not trial and one.chooser.mesh == mesh), None)
 
     def is_outdone(self, trial: PricedTrial) -> bool:
         """Whether a graph is large, and a rewritten form of it has a faster plan."""

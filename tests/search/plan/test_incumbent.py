@@ -18,12 +18,12 @@ from search.substitute.rewrites import LARGE
 ALL, NEAR, FAR = ("all", ()), ("near", (0,)), ("far", (0, 1))
 
 
-def trial(operators: int) -> PricedTrial:
+def trial(operators: int, devices: int = 1) -> PricedTrial:
     """A trial of a chain of ``operators`` operators."""
     lines = ["x0 = input[4, 4]"]
     lines += [f"x{at + 1} = relu(x{at})" for at in range(operators - 1)]
     graph = parse_graph("\n".join([*lines, f"return sum_loss(x{operators - 1})"]))
-    chooser = Chooser.on(CostModel(load_machine("local").with_devices(1)), Cuts())
+    chooser = Chooser.on(CostModel(load_machine("local").with_devices(devices)), Cuts())
     return Trial(chooser, graph, Derivation.start(graph), lambda made: ())
 
 
@@ -54,6 +54,14 @@ def test_only_near_families_are_tried_on_rewrites_of_a_large_graph():
 def test_all_families_are_tried_on_small_graphs_and_where_the_best_does_not_fit(operators, fits):
     search, _, made = searched(operators, fits=fits)
     assert all(search.is_near(made, one) for one in (ALL, NEAR, FAR))
+
+
+def test_only_near_families_are_tried_on_another_form_of_a_large_graph():
+    search, base, _ = searched(LARGE + 1)
+    other, small, elsewhere = trial(LARGE + 2), trial(3), trial(LARGE + 2, devices=2)
+    assert [search.is_near(other, one) for one in (ALL, NEAR, FAR)] == [True, True, False]
+    for alone in (base, small, elsewhere):
+        assert all(search.is_near(alone, one) for one in (ALL, NEAR, FAR))
 
 
 def test_a_large_graph_is_outdone_by_a_faster_rewrite_alone():
