@@ -68,14 +68,20 @@ class SearchReport:
 
 class NoFasterPlan(NegativeAnswer):
     """No plan was found that fits and is faster than a known plan of another kind. Slower plans
-    were left out. ``report`` and ``data_parallel_seconds``: see ``Planned``."""
+    were left out. ``report``, ``data_parallel_seconds`` and ``data_parallel_fits``: see
+    ``Planned``."""
 
     def __init__(
-        self, name: str, report: SearchReport, data_parallel_seconds: float | None
+        self,
+        name: str,
+        report: SearchReport,
+        data_parallel_seconds: float | None,
+        data_parallel_fits: bool = True,
     ) -> None:
         super().__init__(f"{name}: no plan that fits is faster than one of another kind")
         self.report = report
         self.data_parallel_seconds = data_parallel_seconds
+        self.data_parallel_fits = data_parallel_fits
 
 
 class InterruptedWithPlan(KeyboardInterrupt):
@@ -94,9 +100,12 @@ class Planned:
     seconds: float
     """The seconds of the search."""
     data_parallel_seconds: float | None = None
-    """Seconds of a step of the fastest data-parallel plan, fitting or not, if one was priced."""
+    """Seconds of a step of the fastest data-parallel plan that fits, or else of the fastest one, if
+    one was priced."""
     notes: tuple[str, ...] = ()
     """Remarks of the planner about the plan, a line each."""
+    data_parallel_fits: bool = True
+    """Whether the data-parallel plan fits."""
 
 
 class Planner(Protocol):

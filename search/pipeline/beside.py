@@ -53,8 +53,13 @@ class WithPipelines:
         except NoFasterPlan as none:
             assert isinstance(self._answer, Planned)  # which has outdone it
             report = self._reported(none.report, self._answer.report)
-            data_parallel = none.data_parallel_seconds
-            return Planned(self._answer.plan, report, now() - start, data_parallel)
+            return Planned(
+                self._answer.plan,
+                report,
+                now() - start,
+                none.data_parallel_seconds,
+                data_parallel_fits=none.data_parallel_fits,
+            )
         except KeyboardInterrupt:
             if isinstance(self._answer, Planned):
                 return self._answer
@@ -75,11 +80,11 @@ class WithPipelines:
             report = replace(plain.report, stop=max(plain.report.stop, answer, key=_LATEST.index))
             return replace(plain, report=report, seconds=now() - start)
         is_faster = answer.plan.estimates.step_seconds < plain.plan.estimates.step_seconds
-        return Planned(
-            answer.plan if is_faster else plain.plan,
-            self._reported(plain.report, answer.report),
-            now() - start,
-            plain.data_parallel_seconds,
+        return replace(
+            plain,
+            plan=answer.plan if is_faster else plain.plan,
+            report=self._reported(plain.report, answer.report),
+            seconds=now() - start,
         )
 
     def _reported(self, plain: SearchReport, answer: SearchReport) -> SearchReport:

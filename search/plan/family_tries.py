@@ -102,7 +102,7 @@ class FamilyTries:
         else:
             made = list(fitting.plans(search))
         if allowed.data_parallel and trial.chooser.pricing.cost.machine == self.machine:
-            search.data_parallel += made[:1]
+            search.data_parallel += made
         if made:
             search.note_family(trial, allowed.key, min(candidate.seconds for candidate in made))
 
@@ -128,7 +128,7 @@ class FamilyTries:
 
         apart = replace(trial, judge=judge)
         try:
-            return apart.first(0.0, allowed.mask)[0].judged[:1]
+            return apart.first(0.0, allowed.mask)[0].judged
         except NotAlike:
             return ()
 

@@ -168,6 +168,15 @@ class SearchState:
         """Whether a plan of another kind is so much faster that no rewrite makes up for it."""
         return FAR * self.rival < min(self.fastest.values(), default=inf)
 
+    @property
+    def data_parallel_step(self) -> tuple[float | None, bool]:
+        """Seconds of a step of the fastest data-parallel plan that fits, or else of the fastest
+        one, and whether it fits; None and True if none was priced."""
+        if not self.data_parallel:
+            return None, True
+        best = min(self.data_parallel, key=lambda plan: (not plan.fits, plan.seconds))
+        return best.seconds, best.fits
+
     def saves_nothing(self) -> bool:
         """Whether a known plan that fits beats data parallelism with fully sharded weights, however
         well that hides its communication."""

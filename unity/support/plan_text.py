@@ -79,6 +79,7 @@ def remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
     if plan.order:
         yield "operators are issued as listed, in an order of the plan's own"
     if (speedup := speedup_of(planned)) is not None:
-        yield f"{speedup:.2f} times as fast as data parallelism"
+        fits = "" if planned.data_parallel_fits else ", which does not fit in memory"
+        yield f"{speedup:.2f} times as fast as data parallelism{fits}"
     if (rewriting := rewriting_text(planned)) is not None:
         yield rewriting
