@@ -133,9 +133,9 @@ class SearchState:
         base = self.rewritten_from.get(trial)
         if base is not None:
             return base if is_large(base.graph) else None
-        large = (one for one in self.fastest if is_large(trial.graph) and is_large(one.graph))
-        mesh = trial.chooser.mesh
-        return next((one for one in large if one is not trial and one.chooser.mesh == mesh), None)
+        others = (one for one in self.fastest if one is not trial)
+        large = (one for one in others if is_large(one.graph) and is_large(trial.graph))
+        return next((one for one in large if one.chooser.mesh == trial.chooser.mesh), None)
 
     def is_outdone(self, trial: PricedTrial) -> bool:
         """Whether a graph is large, and a rewritten form of it has a faster plan."""
