@@ -101,29 +101,42 @@ def recomputations_to_fit(
     as for ``recomputed_steps``; ``alike``: the spans, if they are fixed."""
     if choice is Recompute.NONE:
         return
-    finder = _Units(saved_tensors(schedule), seconds, stage, chunks)
-    units = _fewest_bytes(finder, counted) if alike is None else finder.alike(alike)
+    units = units_of(schedule, seconds, counted, stage, chunks, alike)
     if choice is not Recompute.AUTO:
         cheap = choice is Recompute.SELECTIVE
-        chosen = _union([u for u in units if not u.gathers and (u.is_cheap or not cheap)])
+        chosen = union([u for u in units if not u.gathers and (u.is_cheap or not cheap)])
         yield from (chosen,) if chosen else ()
         return
     if not units:
         return
-    if counted(_union(units)) > limit:
-        yield _union(units)
+    if counted(union(units)) > limit:
+        yield union(units)
         return
-    gathers = _union([unit for unit in units if unit.gathers])
+    gathers = union([unit for unit in units if unit.gathers])
     if gathers and counted(gathers) <= limit:
         yield gathers
     low, high = 0, len(units)
     while high - low > 1:
         middle = (low + high) // 2
-        if counted(_union(units[:middle])) <= limit:
+        if counted(union(units[:middle])) <= limit:
             high = middle
         else:
             low = middle
-    yield _union(units[:high])
+    yield union(units[:high])
+
+
+def units_of(
+    schedule: Schedule,
+    seconds: Sequence[float],
+    counted: CountBytes,
+    stage: int | None = None,
+    chunks: Mapping[int, int] = MappingProxyType({}),
+    alike: AlikeSpans | None = None,
+) -> list[Unit]:
+    """The units of a schedule in descending worth. The arguments are those of
+    ``recomputations_to_fit``."""
+    finder = _Units(saved_tensors(schedule), seconds, stage, chunks)
+    return _fewest_bytes(finder, counted) if alike is None else finder.alike(alike)
 
 
 def forward_seconds(schedule: Schedule, cost: CostModel, micro_batches: int = 1) -> list[float]:
@@ -179,7 +192,8 @@ def _names_of(schedule: Schedule) -> list[Node | None]:
     ]
 
 
-def _union(units: Sequence[Unit]) -> RecomputedNodes:
+def union(units: Iterable[Unit]) -> RecomputedNodes:
+    """The operators that recompute some units."""
     return frozenset(node for unit in units for node in unit.nodes)
 
 
@@ -189,7 +203,7 @@ def _fewest_bytes(finder: _Units, counted: CountBytes) -> list[Unit]:
     best: tuple[int, list[Unit]] | None = None
     for parts in finder.numbers_of_spans():
         units = finder.units(finder.boundaries(parts))
-        held = counted(_union(units))
+        held = counted(union(units))
         if best is None or held < best[0]:
             best = held, units
     return [] if best is None else _by_worth(best[1])
@@ -201,7 +215,7 @@ def _by_worth(units: Iterable[Unit]) -> list[Unit]:
 
 def _together(units: Sequence[Unit]) -> Unit:
     return Unit(
-        _union(units),
+        union(units),
         sum(unit.bytes for unit in units),
         sum(unit.seconds for unit in units),
         all(unit.is_cheap for unit in units),

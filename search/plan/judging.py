@@ -16,13 +16,22 @@ from search.cost.pointwise_chains import worth_recomputing
 from search.cost.progress import Phases, check_time
 from search.cost.simulate import busy, recomputing
 from search.cost.tasks import SYNC, UPDATE
-from search.cost.units import forward_seconds, in_whole, recomputations_to_fit
+from search.cost.units import (
+    AlikeSpans,
+    CountBytes,
+    forward_seconds,
+    in_whole,
+    recomputations_to_fit,
+    union,
+    units_of,
+)
 from search.cost.unroll import ONCE, NotAlike, Repeated
 from search.map.building import Cut
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.fully_sharded import PlacedGraph
 from search.plan.finish import memory_limit
 from search.plan.incumbent import PricedPlan, PricedPlans
+from search.refine.kept_units import KeptUnits
 from search.refine.tried import SimulatedChoice
 from search.split.blocks import blocks_of, repeated
 
@@ -106,17 +115,41 @@ class Judge:
     ) -> list[frozenset[Node]]:
         """The sets of operators to recompute for a schedule to fit. If few blocks stand for all,
         the same is recomputed in each; there is no such set if it does not come out alike."""
-        often, blocks = repeated(graph, self.more), blocks_of(graph) if self.deep else None
-        alike = None if blocks is None else blocks.spans(steps)
-
-        def counted(nodes: frozenset[Node]) -> int:
-            return self.memory(steps, cost, nodes, often)
-
+        counted, alike = self._counting(graph, steps, cost), self._alike_spans(graph, steps)
         try:
             given = steps, forward_seconds(steps, cost), counted, limit, self.recompute
             return list(recomputations_to_fit(*given, alike=alike))
         except NotAlike:
             return []
+
+    def _counting(self, graph: Graph, steps: Schedule, cost: CostModel) -> CountBytes:
+        often = repeated(graph, self.more)
+        return lambda nodes: self.memory(steps, cost, nodes, often)
+
+    def _alike_spans(self, graph: Graph, steps: Schedule) -> AlikeSpans | None:
+        """The spans in which the same is recomputed, if few blocks stand for all."""
+        blocks = blocks_of(graph) if self.deep else None
+        return None if blocks is None else blocks.spans(steps)
+
+    def recomputing_less(
+        self, plan: PricedPlan, steps: Schedule, cost: CostModel, work: int
+    ) -> PricedPlan | None:
+        """A plan that fits because of recomputation, with some of it left out or exchanged. None if
+        that makes no step shorter. ``work``: the most steps of all counts of memory, added up."""
+        graph, most = plan.choice.graph, work // len(steps.steps)
+        counted, alike = self._counting(graph, steps, cost), self._alike_spans(graph, steps)
+        try:
+            units = units_of(steps, forward_seconds(steps, cost), counted, alike=alike)
+            recomputed = tuple(unit for unit in units if unit.nodes <= plan.recompute)
+            if union(recomputed) != plan.recompute:
+                return None
+            kept = KeptUnits(units, counted, plan.limit, cost.itemsize, most)
+            nodes = union(kept.fewer(recomputed))
+            often = repeated(graph, self.more)
+            better = self._with_recomputation(plan, steps, cost, nodes, often)
+        except NotAlike:
+            return None
+        return better if better.fits and better.seconds < plan.seconds else None
 
     def unfit(
         self, chooser: Chooser, choice: Choice, cut: PlacedGraph, steps: Schedule

@@ -48,6 +48,7 @@ from search.plan.fewer_devices import PartOfMachine, fewer, of_each_kind
 from search.plan.finish import does_not_fit
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
+from search.plan.recomputing import recompute_less
 from search.plan.refining import Rewriting, move_once, refine
 from search.plan.reordering import reorder
 from search.plan.tight import refine_to_fit
@@ -178,6 +179,7 @@ class MeshPlanner:
                         refine_to_fit(graph, search, self.machine, self.teller)
                     if not self._short.more:
                         reorder(search, self.teller)
+                recompute_less(search, self._judge(self._short.more), self.teller)
         except OutOfTime:
             return "time"
         except KeyboardInterrupt:
