@@ -58,6 +58,9 @@ OUTLINING = 2 / 3
 FAR = 1.2
 """For a deep model, a pipeline is not built if its estimate is this many times the time of one that
 was built and fits: building takes long, and estimates are better than that."""
+NEAR = 1.15
+"""For other models, a pipeline is built even if its estimate is up to this many times the time that
+it has to beat: estimates know of no pass for weights, nor of improvements."""
 FAR_BUILT = 1.5
 """For a small model, a built pipeline is not improved if it is this many times as slow as the
 best."""
@@ -181,14 +184,8 @@ class PipelinePlanner:
         fit took more memory than estimated."""
         limit, share = self.machine.memory_limit(), 1.0
         for _ in range(MOST_AGAIN):
-            fitting = min(
-                (pipeline.seconds for pipeline in built if self._fits(pipeline)), default=inf
-            )
-            over = [
-                pipeline
-                for pipeline in built
-                if not self._fits(pipeline) and pipeline.seconds < fitting
-            ]
+            fitting = min((one.seconds for one in built if self._fits(one)), default=inf)
+            over = [one for one in built if not self._fits(one) and one.seconds < fitting]
             if not over:
                 return
             fastest = min(over, key=lambda pipeline: pipeline.seconds)
@@ -202,6 +199,7 @@ class PipelinePlanner:
         """The outlines that are estimated to fit in a fraction of the memory of their devices."""
         wanted = self.dimensions
         allowed = everything if wanted is None else by_roles(source.graph, wanted)
+        is_deep = len(source.graph.operators) > MOST_FREE
         return iter(
             OutlineSearch(
                 source,
@@ -210,7 +208,7 @@ class PipelinePlanner:
                 self.kind,
                 self._cost,
                 allowed,
-                self.faster_than,
+                self.faster_than if is_deep else NEAR * self.faster_than,
                 phases,
                 self.teller,
                 self.recompute,
