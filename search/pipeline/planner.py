@@ -58,7 +58,7 @@ OUTLINING = 2 / 3
 FAR = 1.2
 """For a deep model, a pipeline is not built if its estimate is this many times the time of one that
 was built and fits: building takes long, and estimates are better than that."""
-NEAR = 1.15
+NEAR = 1.5
 """For other models, a pipeline is built even if its estimate is up to this many times the time that
 it has to beat: estimates know of no pass for weights, nor of improvements."""
 FAR_BUILT = 1.5

@@ -237,6 +237,15 @@ def test_pipeline_within_an_impossible_time_is_a_negative_answer(library):
         PipelinePlanner(machine, library, faster_than=1e-12).plan("layers", layers(2, 8, 16))
 
 
+@pytest.mark.parametrize(("layer_count", "batch"), [(12, 12288), (6, 49152)])
+def test_a_pipeline_is_found_if_it_is_faster_than_estimated(library, layer_count, batch):
+    """It has a pass for weights, of which estimates know nothing."""
+    machine, graph = load_machine("summit").with_nodes(4), layers(layer_count, batch, 4096)
+    best = PipelinePlanner(machine, library).plan("layers", graph).plan.estimates.step_seconds
+    asked = PipelinePlanner(machine, library, faster_than=1.01 * best)
+    assert asked.plan("layers", graph).plan.estimates.step_seconds == best
+
+
 @pytest.mark.parametrize("fast_first", [True, False])
 def test_stages_on_faster_devices_have_more_to_do(library, fast_first, tmp_path):
     """An A100 has as many more equal layers than a V100 as it is faster, and each stage has the
