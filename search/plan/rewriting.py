@@ -35,7 +35,7 @@ from search.map.space.mapping import MappedAxis, OperatorMapping
 from search.plan.incumbent import PricedTrial
 from search.refine.annealing import Annealer, Stage, Stages
 from search.refine.delta import DeltaSimulator
-from search.refine.lanes import Lane, run_in_turn
+from search.refine.lanes import Lane, run_in_turn, run_lanes
 from search.refine.moves import FINE, SINGLE
 from search.substitute.algebra import Algebra
 from search.substitute.rewrites import around
@@ -44,9 +44,10 @@ from substitutions.rules.rule import Rule
 
 NEAR_IT: Stages = (Stage(0.002, 0.005, "best", SINGLE),)
 """The annealing of new operators and their neighbours."""
-ALL: Stages = (Stage(0.02, 0.015, "best", FINE),)
-"""The annealing of all operators."""
-BEST = 4
+ALL: Stages = (Stage(0.05, 0.015, "best", FINE),)
+"""The annealing of all operators. A product of weights pays only once devices that would be idle
+compute it, and a shorter annealing misses that."""
+BEST = 8
 """The most graphs of which all operators are annealed at once."""
 SLOWER = 1.03
 """The search goes on from a graph if its step takes at most this many times as long as that of the
@@ -58,7 +59,7 @@ PROMISING = 1.03
 as before."""
 OF_RULE = 12
 """The most applications of one rule that are tried at once."""
-ROUNDS, PATIENCE, GROWTH = 12, 3, 1
+ROUNDS, PATIENCE, GROWTH = 12, 4, 1
 """The most rounds, the most of them that find nothing faster, and the most operators by which a
 graph is larger than the fastest."""
 
@@ -145,7 +146,7 @@ class RefinedRewriter:
         best = sorted(neighbours, key=lambda one: one.seconds)[:BEST]
         if best and best[0].seconds >= self.plan.seconds:
             lanes = [self._lane(one.delta, one.lane.best, ALL) for one in best]
-            run_in_turn(lanes)
+            run_lanes(lanes)
             best = [replace(one, lane=lane) for one, lane in zip(best, lanes, strict=True)]
         most = SLOWER * self.plan.seconds
         near = (one for one in best if one.seconds <= most)
