@@ -41,7 +41,7 @@ all devices."""
 
 FEW_DEVICES, FEW_OPERATORS = 8, 32
 """On up to so many devices, annealings of up to so many operators take less time."""
-PHASES = ((WIDELY, 0.4), (WIDELY, 0.3), (WIDELY, 0.3), (NEARBY, 0.2))
+PHASES = ((WIDELY, 0.4), (WIDELY, 0.3), (NEARBY, 0.2))
 """Annealings in order, each with their part of the work."""
 LANES = 4, 8
 """The number of annealings in a phase, for all graphs together: in general, and where they take

@@ -59,7 +59,7 @@ PROMISING = 1.03
 as before."""
 OF_RULE = 12
 """The most applications of one rule that are tried at once."""
-ROUNDS, PATIENCE, GROWTH = 12, 4, 1
+ROUNDS, PATIENCE, GROWTH = 9, 4, 1
 """The most rounds, the most of them that find nothing faster, and the most operators by which a
 graph is larger than the fastest."""
 
