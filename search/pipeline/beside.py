@@ -51,15 +51,7 @@ class WithPipelines:
         try:
             plain = self.plain.plan(name, graph)
         except NoFasterPlan as none:
-            assert isinstance(self._answer, Planned)  # which has outdone it
-            report = self._reported(none.report, self._answer.report)
-            return Planned(
-                self._answer.plan,
-                report,
-                now() - start,
-                none.data_parallel_seconds,
-                data_parallel_fits=none.data_parallel_fits,
-            )
+            return self._outdone(none, start)
         except KeyboardInterrupt:
             if isinstance(self._answer, Planned):
                 return self._answer
@@ -85,6 +77,17 @@ class WithPipelines:
             plan=answer.plan if is_faster else plain.plan,
             report=self._reported(plain.report, answer.report),
             seconds=now() - start,
+        )
+
+    def _outdone(self, none: NoFasterPlan, start: float) -> Planned:
+        """The pipeline that has outdone all plans without stages."""
+        assert isinstance(self._answer, Planned)
+        return Planned(
+            self._answer.plan,
+            self._reported(none.report, self._answer.report),
+            now() - start,
+            none.data_parallel_seconds,
+            data_parallel_fits=none.data_parallel_fits,
         )
 
     def _reported(self, plain: SearchReport, answer: SearchReport) -> SearchReport:
