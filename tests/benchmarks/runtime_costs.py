@@ -32,6 +32,7 @@ from pcg.machine import load_machine
 from pcg.models import MODELS, capture_model
 from pcg.models.mlp import MlpSize, mlp, sized
 from pcg.plan.plan import Plan
+from pcg.plan.precision import Precision
 from runtime.execute.executor import Executor
 from runtime.inputs.seeded import input_batch
 from runtime.program.lower import Lowering
@@ -76,10 +77,18 @@ def data_parallel(world: World, samples: int) -> Plan:
     return planner.plan("mlp", mlp(samples, WIDTHS)).plan
 
 
-def steps_of(plan: Plan, world: World, *, compiles: bool = False):
+def steps_of(
+    plan: Plan,
+    world: World,
+    *,
+    compiles: bool = False,
+    precision: Precision = "fp32",
+    source: OneBatch | None = None,
+):
     """A step by a plan, with plain SGD."""
     program = Lowering(plan).program(world.rank)
-    executor = Executor(program, world, source=OneBatch(world.device), compiles=compiles)
+    given = source or OneBatch(world.device)
+    executor = Executor(program, world, precision, source=given, compiles=compiles)
     optimizer = torch.optim.SGD(list(executor.weights.values()), lr=1e-4)
 
     def update(gradients) -> None:

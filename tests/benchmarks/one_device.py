@@ -1,0 +1,140 @@
+"""A program of its own: steps of one device, predicted and measured, beside the module's own.
+
+    python one_device.py cpu|cuda MACHINE [--profile FILE] MODEL:BATCH:PRECISION[:compiled] ...
+
+Each model of the zoo is planned for one device of the machine. Its step by that plan takes turns
+with the step of the module itself, both with plain SGD and both eager or both by torch.compile.
+One line of JSON for each is printed: seconds in pairs, predictions by the machine file and by the
+profile, and bytes, predicted and at the peak of torch's allocator (CUDA only). Each model is
+measured by a process of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from runtime_costs import OneBatch, compared, steps_of, steps_of_module
+from torch import Tensor, nn
+
+from pcg.machine import load_machine
+from pcg.models import MODELS, capture_model
+from pcg.plan.precision import Precision, precision_of
+from pcg.plan.training import Training
+from runtime.execute.precision import allow_tf32, run_formats
+from runtime.world.collectives import World
+from search.plan.planner import MeshPlanner
+from search.report.trace import simulate_plan
+from substitutions.rules.store import load_library
+from unity.support.speed import measured
+
+SECONDS = 400
+"""The seconds that the process of one model may take."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with a batch and a number format, eager or compiled."""
+
+    model: str
+    batch: int
+    precision: Precision
+    compiles: bool
+
+    @staticmethod
+    def of(text: str) -> Case:
+        """Read ``MODEL:BATCH:PRECISION[:compiled]``."""
+        model, batch, precision, *mode = text.split(":")
+        return Case(model, int(batch), precision_of(precision), mode == ["compiled"])
+
+
+def measure(case: Case, kind: str, machine_name: str, profile: Path | None) -> dict[str, object]:
+    """Plan, predict and measure a case."""
+    allow_tf32(allowed=case.precision == "tf32")
+    device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
+    machine = load_machine(machine_name).with_devices(1)
+    captured = capture_model(case.model, case.batch, 1)
+    training = Training("sgd", case.precision, case.compiles)
+    plan = MeshPlanner(machine, load_library(), training=training).plan("", captured.graph).plan
+    simulated = simulate_plan(plan, machine)
+    told: dict[str, object] = {
+        "case": case.__dict__,
+        "predicted_seconds": simulated.step_seconds,
+        "predicted_bytes": simulated.memory.total,
+    }
+    if profile is not None:
+        told["profiled_seconds"] = simulate_plan(plan, *measured(machine, profile)).step_seconds
+    source = OneBatch(device)
+    ours = steps_of(
+        plan, World(device=device), compiles=case.compiles, precision=case.precision, source=source
+    )
+    module, examples = MODELS[case.model].make(case.batch)
+    leaves = [node.leaf for node in captured.graph.leaves if node.leaf.kind == "input"]
+    inputs = list(_arguments([source.piece(leaf, None, 0) for leaf in leaves], examples))
+    theirs = steps_of_module(_autocast(module.to(device), case, device), inputs)
+    if kind == "cuda":
+        told |= {"plan_bytes": peak(ours), "torch_bytes": peak(theirs)}
+    wait = torch.cuda.synchronize if kind == "cuda" else lambda: None
+    return told | compared(ours, theirs, wait)
+
+
+def _arguments(pieces: Iterable[Tensor], examples: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The data of a graph's inputs as arguments of its module. A table of indices may be an input
+    for each column."""
+    left = iter(pieces)
+    for example in examples:
+        taken = [next(left)]
+        while sum(piece.numel() for piece in taken) < example.numel():
+            taken.append(next(left))
+        data = taken[0] if len(taken) == 1 else torch.stack(taken, 1)
+        yield data.to(example.dtype).reshape(example.shape)
+
+
+def _autocast(module: nn.Module, case: Case, device: torch.device) -> Callable[..., object]:
+    """The module in the number format of a case, as a user of torch trains it."""
+    if case.compiles:
+        module.compile()
+    formats = run_formats(case.precision, device)
+    if not formats.is_mixed:
+        return module.to(formats.wide)
+
+    def forward(*inputs: Tensor) -> object:
+        with torch.autocast(device.type, formats.narrow):
+            return module(*inputs)
+
+    forward.parameters = module.parameters
+    return forward
+
+
+def peak(step: Callable[[], object]) -> int:
+    """The bytes of torch's allocator at the peak of the second step."""
+    step()
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
+
+
+def main() -> None:
+    kind, machine, *rest = sys.argv[1:]
+    profile = Path(rest[1]) if rest[0] == "--profile" else None
+    cases = rest[2:] if profile else rest
+    if len(cases) == 1:
+        print(json.dumps(measure(Case.of(cases[0]), kind, machine, profile)), flush=True)
+        return
+    options = ["--profile", str(profile)] if profile else []
+    for case in cases:
+        command = [sys.executable, __file__, kind, machine, *options, case]
+        subprocess.run(command, timeout=SECONDS, check=False)
+
+
+if __name__ == "__main__":
+    main()
