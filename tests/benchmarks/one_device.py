@@ -15,13 +15,14 @@ import gc
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from runtime_costs import OneBatch, compared, steps_of, steps_of_module
+from runtime_costs import compared, steps_of, steps_of_module
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from pcg.machine import load_machine
 from pcg.models import MODELS, capture_model
@@ -70,13 +71,11 @@ def measure(case: Case, kind: str, machine_name: str, profile: Path | None) -> d
     }
     if profile is not None:
         told["profiled_seconds"] = simulate_plan(plan, *measured(machine, profile)).step_seconds
-    source = OneBatch(device)
-    ours = steps_of(
-        plan, World(device=device), compiles=case.compiles, precision=case.precision, source=source
-    )
+    world = World(device=device)
+    ours = steps_of(plan, world, compiles=case.compiles, precision=case.precision)
     module, examples = MODELS[case.model].make(case.batch)
-    leaves = [node.leaf for node in captured.graph.leaves if node.leaf.kind == "input"]
-    inputs = list(_arguments([source.piece(leaf, None, 0) for leaf in leaves], examples))
+    below = min((n.leaf.below for n in captured.graph.leaves if n.leaf.below), default=2)
+    inputs = tree_map(lambda example: _drawn(example, below, device), examples)
     theirs = steps_of_module(_autocast(module.to(device), case, device), inputs)
     if kind == "cuda":
         told |= {"plan_bytes": peak(ours), "torch_bytes": peak(theirs)}
@@ -84,16 +83,12 @@ def measure(case: Case, kind: str, machine_name: str, profile: Path | None) -> d
     return told | compared(ours, theirs, wait)
 
 
-def _arguments(pieces: Iterable[Tensor], examples: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The data of a graph's inputs as arguments of its module. A table of indices may be an input
-    for each column."""
-    left = iter(pieces)
-    for example in examples:
-        taken = [next(left)]
-        while sum(piece.numel() for piece in taken) < example.numel():
-            taken.append(next(left))
-        data = taken[0] if len(taken) == 1 else torch.stack(taken, 1)
-        yield data.to(example.dtype).reshape(example.shape)
+def _drawn(example: Tensor, below: int, device: torch.device) -> Tensor:
+    """Random data of the kind of an example. Whole numbers are below ``below``, as all tables and
+    losses of the model accept."""
+    if example.is_floating_point():
+        return torch.randn(example.shape, dtype=example.dtype, device=device)
+    return torch.randint(below, example.shape, dtype=example.dtype, device=device)
 
 
 def _autocast(module: nn.Module, case: Case, device: torch.device) -> Callable[..., object]:

@@ -77,18 +77,13 @@ def data_parallel(world: World, samples: int) -> Plan:
     return planner.plan("mlp", mlp(samples, WIDTHS)).plan
 
 
-def steps_of(
-    plan: Plan,
-    world: World,
-    *,
-    compiles: bool = False,
-    precision: Precision = "fp32",
-    source: OneBatch | None = None,
-):
+def steps_of(plan: Plan, world: World, *, compiles: bool = False, precision: Precision = "fp32"):
     """A step by a plan, with plain SGD."""
     program = Lowering(plan).program(world.rank)
-    given = source or OneBatch(world.device)
-    executor = Executor(program, world, precision, source=given, compiles=compiles)
+    source = OneBatch(world.device)
+    executor = Executor(program, world, precision, source=source, compiles=compiles, drawn=False)
+    for weight in executor.weights.values():
+        weight.normal_(std=weight.shape[-1] ** -0.5)  # in place of hashes, which take minutes
     optimizer = torch.optim.SGD(list(executor.weights.values()), lr=1e-4)
 
     def update(gradients) -> None:
