@@ -59,6 +59,7 @@ def export(
     """
     refuse_kinds(module, where)
     refuse_hooks(module, where)
+    import_module("torch.export._trace")  # looks at attributes of tensors that are watched below
     checks = Checks()
     straight: set[Any] = set()
     while True:

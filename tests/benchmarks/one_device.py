@@ -5,8 +5,8 @@
 Each model of the zoo is planned for one device of the machine. Its step by that plan takes turns
 with the step of the module itself, both with plain SGD and both eager or both by torch.compile.
 One line of JSON for each is printed: seconds in pairs, predictions by the machine file and by the
-profile, and bytes, predicted and at the peak of torch's allocator (CUDA only). Each model is
-measured by a process of its own.
+profile; with CUDA also bytes, predicted and at the peak of torch's allocator, and the longest
+kernels. Each model is measured by a process of its own.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from runtime_costs import compared, steps_of, steps_of_module
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.models import MODELS, capture_model
 from pcg.plan.precision import Precision, precision_of
@@ -37,6 +38,9 @@ from unity.support.speed import measured
 
 SECONDS = 400
 """The seconds that the process of one model may take."""
+
+LONGEST, NAME = 14, 90
+"""The number of kernels that are told by name, and the letters of a name."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +75,26 @@ def measure(case: Case, kind: str, machine_name: str, profile: Path | None) -> d
     }
     if profile is not None:
         told["profiled_seconds"] = simulate_plan(plan, *measured(machine, profile)).step_seconds
-    world = World(device=device)
+    world, below = World(device=device), _below(captured.graph)
     ours = steps_of(plan, world, compiles=case.compiles, precision=case.precision)
+    if kind == "cuda":
+        told["plan_bytes"] = peak(ours)
+        taken = torch.cuda.memory_allocated()
     module, examples = MODELS[case.model].make(case.batch)
-    below = min((n.leaf.below for n in captured.graph.leaves if n.leaf.below), default=2)
     inputs = tree_map(lambda example: _drawn(example, below, device), examples)
     theirs = steps_of_module(_autocast(module.to(device), case, device), inputs)
     if kind == "cuda":
-        told |= {"plan_bytes": peak(ours), "torch_bytes": peak(theirs)}
+        told["torch_bytes"] = peak(theirs) - taken
     wait = torch.cuda.synchronize if kind == "cuda" else lambda: None
-    return told | compared(ours, theirs, wait)
+    told |= compared(ours, theirs, wait)
+    if kind == "cuda":
+        told |= {"plan_kernels": kernels(ours), "torch_kernels": kernels(theirs)}
+    return told
+
+
+def _below(graph: Graph) -> int:
+    """The least bound of whole numbers in a graph's inputs."""
+    return min((node.leaf.below for node in graph.leaves if node.leaf.below), default=2)
 
 
 def _drawn(example: Tensor, below: int, device: torch.device) -> Tensor:
@@ -116,6 +130,24 @@ def peak(step: Callable[[], object]) -> int:
     step()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated()
+
+
+def kernels(step: Callable[[], object]) -> dict[str, object]:
+    """The kernels of a step: their number and seconds, and the longest ones by name."""
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        step()
+        torch.cuda.synchronize()
+    events = [event for event in profiler.key_averages() if event.self_device_time_total]
+    events.sort(key=lambda event: -event.self_device_time_total)
+    return {
+        "number": sum(event.count for event in events),
+        "seconds": sum(event.self_device_time_total for event in events) * 1e-6,
+        "longest": [
+            (event.key[:NAME], event.count, event.self_device_time_total * 1e-6)
+            for event in events[:LONGEST]
+        ],
+    }
 
 
 def main() -> None:

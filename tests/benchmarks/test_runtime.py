@@ -25,7 +25,8 @@ MEMORY = 1.05
 
 def measured(*arguments: str) -> dict[str, float]:
     script = Path(__file__).with_name("runtime_costs.py")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
         [sys.executable, str(script), *arguments],
         env=environment,
