@@ -34,9 +34,17 @@ def in_formats(
     def run(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if operand_type is not None:
             # A mask of bools stays one byte per element.
-            blocks = [b if b.dtype is torch.bool else b.to(operand_type) for b in blocks]
+            blocks = [
+                b if b.dtype is operand_type or b.dtype is torch.bool else b.to(operand_type)
+                for b in blocks
+            ]
         results = compute(blocks)
-        return tuple(r.to(dtype) for r, dtype in zip(results, result_types, strict=True))
+        return tuple(
+            [
+                result if result.dtype is dtype else result.to(dtype)
+                for result, dtype in zip(results, result_types, strict=True)
+            ]
+        )
 
     return run
 

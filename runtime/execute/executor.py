@@ -283,7 +283,7 @@ class Executor:
         for register, weight in weights.items():
             # Not .detach(): with it, autograd would take an update for a change of a saved tensor.
             leaf = leaves[register] = weight.data.requires_grad_(register in trained)
-            if register in trained:
+            if register in trained and self._sync.communicates:
                 leaf.register_post_accumulate_grad_hook(self._hook(register))
         return leaves
 

@@ -75,7 +75,10 @@ class FrameContext:
         """A weight in the narrow format. ``tracked``: whether autograd records the conversion."""
         leaf = self.leaves[register]
         if (copy := self.copies.get(register)) is None:
-            copy = self.copies[register] = leaf.detach().to(self.formats.narrow)
+            with torch.set_grad_enabled(tracked):
+                made = leaf.to(self.formats.narrow)
+            self.copies[register] = made.detach()
+            return made
         return narrowed(leaf, copy) if tracked and leaf.requires_grad else copy
 
     def actions(self, segment: Segment) -> tuple[Action, ...]:
@@ -129,8 +132,9 @@ class FrameContext:
 def _constant(
     device: torch.device, dtype: torch.dtype, make: BlockFunction, blocks: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """Run an operator without operands, and convert its results to the run's device and format."""
-    return tuple(tensor.to(device, dtype) for tensor in make(blocks))
+    """Run an operator without operands, and convert its results to the run's device and format. The
+    host does not wait for the device."""
+    return tuple(tensor.to(device, dtype, non_blocking=True) for tensor in make(blocks))
 
 
 def _slice(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,14 +41,13 @@ class TorchReals:
         return self._number(float(value))
 
     def numbers(self, values: IndexArray) -> Tensor:
-        return torch.tensor(values, dtype=self.dtype, device=self.device)
+        return self._moved(values).to(self.dtype)
 
     def gather(
         self, block: Tensor, index: Sequence[IndexArray], valid: NDArray[np.bool_]
     ) -> Tensor:
-        at = tuple(torch.tensor(i, device=self.device) for i in index)
-        mask = torch.tensor(valid, device=self.device)
-        return torch.where(mask, block.to(self.dtype)[at], 0.0)
+        at = tuple(self._moved(i) for i in index)
+        return torch.where(self._moved(valid), block.to(self.dtype)[at], 0.0)
 
     def take(self, block: Tensor, cut: tuple[slice, ...], order: tuple[int, ...]) -> Tensor:
         return block[cut].permute(order).to(self.dtype)
@@ -59,16 +59,15 @@ class TorchReals:
         return a * b
 
     def chosen(self, values: Tensor, held: NDArray[np.bool_]) -> Tensor:
-        return torch.where(torch.tensor(held, device=self.device), values, 0.0)
+        return torch.where(self._moved(held), values, 0.0)
 
     def total(self, values: Tensor, axis: int) -> Tensor:
         return values.sum(dim=axis)
 
     def greatest(self, values: Tensor, axis: int, valid: NDArray[np.bool_]) -> Tensor:
-        mask = torch.tensor(valid, device=self.device)
         if not values.shape[axis]:
             return values.new_full(values.sum(dim=axis).shape, float("-inf"))
-        return torch.where(mask, values, float("-inf")).amax(dim=axis)
+        return torch.where(self._moved(valid), values, float("-inf")).amax(dim=axis)
 
     def apply(self, function: str, args: Sequence[Tensor]) -> Tensor:
         return FUNCTIONS[function].kernel(*args).to(self.dtype)
@@ -83,7 +82,11 @@ class TorchReals:
         return torch.cat(list(arrays))
 
     def _number(self, value: float) -> Tensor:
-        return torch.tensor(value, dtype=self.dtype, device=self.device)
+        return torch.full((), value, dtype=self.dtype, device=self.device)
+
+    def _moved(self, values: NDArray[Any]) -> Tensor:
+        """An array on the device. The host does not wait for the device."""
+        return torch.tensor(values).to(self.device, non_blocking=True)
 
 
 BlockFunction = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]

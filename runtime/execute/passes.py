@@ -184,7 +184,9 @@ class Passes:
         device = shared.world.device
         masks, seed = self.program.masks, self.source.seed if self.program.masks else 0
         mask_keys = {i.target: mask_key(i.leaf, seed, number) for i in loads if i.target in masks}
-        keys = torch.tensor(list(mask_keys.values()), dtype=torch.int64).to(device)
+        keys = torch.tensor(list(mask_keys.values()), dtype=torch.int64).to(
+            device, non_blocking=True
+        )
         return dict(zip(mask_keys, keys, strict=True)) | {
             # The source is pinned memory, so the copy need not block.
             i.target: piece.to(device, shared.format_of(i.target), non_blocking=True)

@@ -72,16 +72,26 @@ class LossScale:
     def accepts(self, gradients: Mapping[str, Tensor], total: Callable[[float], float]) -> bool:
         """Divide gradients by the scale, in place. Return whether to update with them. ``total``
         adds up a number over all ranks, so that all ranks return the same."""
-        bad = sum(float((~torch.isfinite(g)).any()) for g in gradients.values())
-        for gradient in gradients.values():
-            gradient.div_(self.value)
-        if total(bad) > 0 and self.value > 1.0:
+        if total(unscaled(list(gradients.values()), self.value)) > 0 and self.value > 1.0:
             self.value, self.good_steps = self.value / 2.0, 0
             return False
         self.good_steps += 1
         if self.good_steps % PATIENCE == 0:
             self.value *= 2.0
         return True
+
+
+def unscaled(gradients: list[Tensor], scale: float) -> float:
+    """Divide gradients by a loss scale, in place. Return 1 if any is not finite, else 0. The host
+    waits for the device once."""
+    if not gradients:
+        return 0.0
+    found = torch.zeros((), dtype=torch.float32, device=gradients[0].device)
+    # torch's GradScaler uses the same function.
+    torch._amp_foreach_non_finite_check_and_unscale_(  # pyright: ignore[reportPrivateImportUsage]
+        gradients, found, torch.full_like(found, 1.0 / scale)
+    )
+    return float(found)
 
 
 PATIENCE = 2000

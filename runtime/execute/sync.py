@@ -70,6 +70,12 @@ class GradientSync:
             self._sizes.append([self._size(weight) for weight in bucket.weights])
         self._empty()
 
+    @property
+    def communicates(self) -> bool:
+        """Whether other ranks have to add to any gradient. If not, ``complete`` need not be called:
+        ``finish`` takes all gradients."""
+        return any(len(bucket.group) > 1 for bucket in self.buckets)
+
     def complete(self, register: str) -> None:
         """Note that a weight's gradient is complete, and send all buckets that are complete now."""
         self._fill(register)

@@ -17,7 +17,7 @@ from pcg.plan.plan import Plan
 from pcg.plan.precision import Precision
 from pcg.plan.text import print_graph
 from runtime.execute.executor import Executor, PendingBatch
-from runtime.execute.precision import RunFormats, allow_tf32, run_formats
+from runtime.execute.precision import RunFormats, allow_tf32, run_formats, unscaled
 from runtime.inputs.seeded import LeafRegion, Synthetic
 from runtime.job.job import AgreedError
 from runtime.module.fed import PassedInputs
@@ -167,7 +167,7 @@ class RankEngine:
     def _agree_on_overflow(self, gradients: Mapping[str, Tensor]) -> None:
         """Make gradients infinite on all ranks if one rank has a gradient that is not finite, so
         that a GradScaler skips the update on all ranks or on none."""
-        bad = sum(float((~torch.isfinite(g)).any()) for g in gradients.values())
+        bad = unscaled(list(gradients.values()), 1.0)
         if self.world.total(bad) > 0 and not bad:
             for gradient in gradients.values():
                 gradient.fill_(torch.inf)

@@ -231,9 +231,10 @@ class World:
 
     def start_total(self, value: Tensor | float) -> Callable[[], float]:
         """Begin to add up a number over all ranks. Return a function that waits for the sum."""
-        own_values = (value, float(self.asked_to_stop), self.alarm)
-        scalars = [torch.as_tensor(v, dtype=torch.float64, device=self.device) for v in own_values]
-        numbers = torch.stack(scalars)
+        # Tensors are filled on the device: to copy numbers from the host would wait for the device.
+        numbers = torch.zeros(3, dtype=torch.float64, device=self.device)
+        for place, number in enumerate((value, float(self.asked_to_stop), self.alarm)):
+            numbers[place] += number
         what, work = "all_reduce of a number, such as the loss", None
         if self.size > 1:
             with self.reporting(what):

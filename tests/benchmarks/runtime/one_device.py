@@ -1,12 +1,13 @@
 """A program of its own: steps of one device, predicted and measured, beside the module's own.
 
-    python one_device.py cpu|cuda MACHINE [--profile FILE] MODEL:BATCH:PRECISION[:compiled] ...
+    python one_device.py cpu|cuda MACHINE [--profile FILE] [--plans FOLDER] CASE ...
 
-Each model of the zoo is planned for one device of the machine. Its step by that plan takes turns
-with the step of the module itself, both with plain SGD and both eager or both by torch.compile.
-One line of JSON for each is printed: seconds in pairs, predictions by the machine file and by the
-profile; with CUDA also bytes, predicted and at the peak of torch's allocator, and the longest
-kernels. Each model is measured by a process of its own.
+A CASE is MODEL:BATCH:PRECISION or MODEL:BATCH:PRECISION:compiled. Each model of the zoo is planned
+for one device of the machine. Its step by that plan takes turns with the step of the module itself,
+both with plain SGD, and both eager or both by torch.compile. One line of JSON for each case is
+printed: seconds in pairs, predictions by the machine file and by the profile; with CUDA also bytes,
+predicted and at the peak of torch's allocator, and the longest kernels. Each case is measured by a
+process of its own. Plans are kept in the folder, so that a later run need not search.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import gc
 import json
 import subprocess
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import torch
@@ -24,9 +26,11 @@ from runtime_costs import compared, steps_of, steps_of_module
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from pcg.files import make_folder
 from pcg.graph.graph import Graph
-from pcg.machine import load_machine
+from pcg.machine import Machine, load_machine
 from pcg.models import MODELS, capture_model
+from pcg.plan.plan import Plan, load_plan, save_plan
 from pcg.plan.precision import Precision, precision_of
 from pcg.plan.training import Training
 from runtime.execute.precision import allow_tf32, run_formats
@@ -38,7 +42,6 @@ from unity.support.speed import measured
 
 SECONDS = 400
 """The seconds that the process of one model may take."""
-
 LONGEST, NAME = 14, 90
 """The number of kernels that are told by name, and the letters of a name."""
 
@@ -59,22 +62,23 @@ class Case:
         return Case(model, int(batch), precision_of(precision), mode == ["compiled"])
 
 
-def measure(case: Case, kind: str, machine_name: str, profile: Path | None) -> dict[str, object]:
+def measure(case: Case, options: Namespace) -> dict[str, object]:
     """Plan, predict and measure a case."""
     allow_tf32(allowed=case.precision == "tf32")
+    kind = options.kind
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
-    machine = load_machine(machine_name).with_devices(1)
+    machine = load_machine(options.machine).with_devices(1)
     captured = capture_model(case.model, case.batch, 1)
-    training = Training("sgd", case.precision, case.compiles)
-    plan = MeshPlanner(machine, load_library(), training=training).plan("", captured.graph).plan
+    plan = _planned(case, captured.graph, machine, options.plans)
     simulated = simulate_plan(plan, machine)
     told: dict[str, object] = {
         "case": case.__dict__,
         "predicted_seconds": simulated.step_seconds,
         "predicted_bytes": simulated.memory.total,
     }
-    if profile is not None:
-        told["profiled_seconds"] = simulate_plan(plan, *measured(machine, profile)).step_seconds
+    if options.profile is not None:
+        by_profile = simulate_plan(plan, *measured(machine, options.profile))
+        told["profiled_seconds"] = by_profile.step_seconds
     world, below = World(device=device), _below(captured.graph)
     ours = steps_of(plan, world, compiles=case.compiles, precision=case.precision)
     if kind == "cuda":
@@ -90,6 +94,19 @@ def measure(case: Case, kind: str, machine_name: str, profile: Path | None) -> d
     if kind == "cuda":
         told |= {"plan_kernels": kernels(ours), "torch_kernels": kernels(theirs)}
     return told
+
+
+def _planned(case: Case, graph: Graph, machine: Machine, folder: Path | None) -> Plan:
+    """The plan of a case, from the folder if it is there."""
+    path = None if folder is None else folder / f"{'-'.join(map(str, astuple(case)))}.json"
+    if path is not None and path.exists():
+        return load_plan(path)
+    training = Training("sgd", case.precision, case.compiles)
+    plan = MeshPlanner(machine, load_library(), training=training).plan("", graph).plan
+    if path is not None:
+        make_folder(path.parent)
+        save_plan(plan, path)
+    return plan
 
 
 def _below(graph: Graph) -> int:
@@ -151,15 +168,19 @@ def kernels(step: Callable[[], object]) -> dict[str, object]:
 
 
 def main() -> None:
-    kind, machine, *rest = sys.argv[1:]
-    profile = Path(rest[1]) if rest[0] == "--profile" else None
-    cases = rest[2:] if profile else rest
-    if len(cases) == 1:
-        print(json.dumps(measure(Case.of(cases[0]), kind, machine, profile)), flush=True)
+    parser = ArgumentParser()
+    parser.add_argument("kind", choices=("cpu", "cuda"))
+    parser.add_argument("machine")
+    parser.add_argument("cases", nargs="+")
+    parser.add_argument("--profile", type=Path)
+    parser.add_argument("--plans", type=Path)
+    options = parser.parse_args()
+    if len(options.cases) == 1:
+        print(json.dumps(measure(Case.of(options.cases[0]), options)), flush=True)
         return
-    options = ["--profile", str(profile)] if profile else []
-    for case in cases:
-        command = [sys.executable, __file__, kind, machine, *options, case]
+    given = [word for word in sys.argv[1:] if word not in options.cases]
+    for case in options.cases:
+        command = [sys.executable, __file__, *given, case]
         subprocess.run(command, timeout=SECONDS, check=False)
 
 

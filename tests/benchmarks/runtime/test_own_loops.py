@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks import own_loops
+from benchmarks.runtime import own_loops
 from support.runs.programs import answer_of
 from support.runs.torchrun import environment, torchrun
 
