@@ -42,7 +42,7 @@ from unity.support.speed import measured
 
 SECONDS = 400
 """The seconds that the process of one model may take."""
-LONGEST, NAME = 14, 90
+LONGEST, NAME = 60, 90
 """The number of kernels that are told by name, and the letters of a name."""
 
 
