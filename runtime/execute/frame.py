@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from runtime.execute.casts import in_formats, narrowed
+from runtime.execute.compiling import SegmentFunction, compiled, function_of
 from runtime.execute.kernels import BlockFunction, prepare
 from runtime.execute.late import DelayedGradient, WeightsPass, parted
 from runtime.execute.masks import with_masks
@@ -44,8 +45,6 @@ from runtime.program.program import (
 from runtime.world.collectives import Meanwhile, World
 from runtime.world.messages import communicate, run_exchange
 
-Compiled = Callable[..., tuple[Tensor, ...]]
-
 
 @dataclass
 class FrameContext:
@@ -63,7 +62,7 @@ class FrameContext:
     """Copies of weights in the narrow format, made when they are first read after an update."""
     _actions: dict[int, tuple[Action, ...]] = field(default_factory=dict[int, tuple[Action, ...]])
     """The actions of each segment, by its id."""
-    _compiled: dict[int, Compiled] = field(default_factory=dict[int, Compiled])
+    _compiled: dict[int, SegmentFunction] = field(default_factory=dict[int, SegmentFunction])
     """The compiled function of each segment, by its id."""
 
     def format_of(self, register: str | None) -> torch.dtype:
@@ -94,20 +93,15 @@ class FrameContext:
             self._actions[id(segment)] = actions
         return actions
 
-    def compiled(self, segment: Segment) -> Compiled:
+    def compiled(self, segment: Segment) -> SegmentFunction:
         """A segment as a function of the registers that it reads. The first call returns a function
         that is not compiled: in its run kernels look up torch's functions, which torch.compile
         could not follow. Later calls return the compiled function."""
-        if (compiled := self._compiled.get(id(segment))) is not None:
-            return compiled
-        actions = self.actions(segment)
-
-        def run(*values: Tensor) -> tuple[Tensor, ...]:
-            local = dict(zip(segment.reads, values, strict=True))
-            return run_segment(segment.results, actions, local)
-
-        self._compiled[id(segment)] = torch.compile(run, dynamic=False)
-        return run
+        if (known := self._compiled.get(id(segment))) is not None:
+            return known
+        function = function_of(segment, self.actions(segment))
+        self._compiled[id(segment)] = compiled(function)
+        return function
 
     def _compute(self, instruction: Local) -> BlockFunction:
         match instruction:

@@ -88,7 +88,7 @@ def unscaled(gradients: list[Tensor], scale: float) -> float:
         return 0.0
     found = torch.zeros((), dtype=torch.float32, device=gradients[0].device)
     # torch's GradScaler uses the same function.
-    torch._amp_foreach_non_finite_check_and_unscale_(  # pyright: ignore[reportPrivateImportUsage]
+    torch._amp_foreach_non_finite_check_and_unscale_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
         gradients, found, torch.full_like(found, 1.0 / scale)
     )
     return float(found)

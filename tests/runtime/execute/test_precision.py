@@ -47,8 +47,8 @@ def losses(executor: Executor, steps: int = 4) -> list[float]:
     return [executor.step(step, update).loss for step in range(steps)]
 
 
-def alone(precision: Precision, **options) -> list[float]:
-    graph = parse_graph(MODEL)
+def alone(precision: Precision, text: str = MODEL, **options) -> list[float]:
+    graph = parse_graph(text)
     program = Lowering(make_plan(graph, graph, 1, {})).program(0)
     return losses(Executor(program, World(), precision, **options))
 
@@ -160,6 +160,24 @@ def test_compiled_segments_compute_the_same(monkeypatch):
     # The model is one segment, and all of it one graph.
     assert len(seen) == 1
     assert sum(op.startswith("call") for op in seen[0]) > 3
+
+
+def test_each_segment_is_compiled_once(monkeypatch):
+    """Torch compiles eight functions with one code object at most, and runs others uncompiled."""
+    graphs: list[object] = []
+    whole = torch.compile
+
+    def kept(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda f, **options: whole(f, backend=kept, **options))
+    # The segments differ in a number only, and have operands of the same shapes.
+    for factor in range(1, 11):
+        text = MODEL.replace("relu(matmul(x, w1))", f"scale(matmul(x, w1), factor={factor}.0)")
+        compiled = alone("fp64", text, compiles=True)
+        assert compiled == pytest.approx(alone("fp64", text), rel=1e-12)
+    assert len(graphs) == 10
 
 
 def test_gradients_that_are_not_finite_halve_the_scale_of_the_loss():
