@@ -120,7 +120,7 @@ def test_the_readme_is_short():
 
 def test_the_readme_says_what_has_not_run():
     text = (ROOT / "README.md").read_text("utf-8")
-    assert "Nothing has run on a GPU yet" in text.partition("## Start")[0]
+    assert "no step has run on two GPUs yet" in text.partition("## Start")[0]
 
 
 # ------------------------------------------------------------------------------------------------
