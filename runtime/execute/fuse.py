@@ -3,18 +3,24 @@
 A linear layer with a bias is captured as three operators: the product, the bias repeated along all
 axes but the last, and their sum. If nothing else reads the first two results, a single call
 replaces the three operators. It needs no separate pass over memory for the sum.
+
+A look-up yields zeros for an id that names no row of its block. If all ids are rows of the block,
+because they are an input with such bounds, torch's own look-up replaces it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
+from torch.nn.functional import embedding as torch_embedding
 from torch.nn.functional import linear as torch_linear
 
+from pcg.graph.graph import Leaf
 from pcg.ops.algebra import add, matmul
+from pcg.ops.layers import embedding
 from pcg.ops.reindexing import expand_vector
 from pcg.types.operator import Operator
 from pcg.types.task import KernelTask
@@ -27,6 +33,27 @@ def _linear(task: KernelTask, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
 LINEAR = Operator("linear", "out[a..., n] = (sum k: x[a..., k] * w[k, n]) + b[n]", kernel=_linear)
 """A product with a bias."""
+
+
+def _lookup(task: KernelTask, ids: Tensor, table: Tensor) -> Tensor:
+    return torch_embedding(ids.long(), table)
+
+
+LOOKUP = Operator("lookup", "out[b..., d] = sum v: (ids[b...] == v) * table[v, d]", kernel=_lookup)
+"""An embedding all of whose ids are rows of its block of the table."""
+
+
+def looked_up(instruction: Local, inputs: Mapping[str, Leaf]) -> Local:
+    """The instruction, or torch's own look-up in its place. ``inputs``: the inputs of the step, by
+    register. Their elements have been checked to lie within the bounds of the leaf."""
+    if not isinstance(instruction, Run) or instruction.call.operator != embedding:
+        return instruction
+    leaf, rows = inputs.get(instruction.operands[0]), instruction.task.length("v")
+    if leaf is None or leaf.below is None or leaf.least < 0 or leaf.below > rows:
+        return instruction
+    if instruction.task.start("v"):
+        return instruction
+    return replace(instruction, call=replace(instruction.call, operator=LOOKUP))
 
 
 def fused(instructions: Sequence[Local], later: Iterable[str]) -> tuple[Local, ...]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from runtime.execute.fuse import fused
+from runtime.execute.fuse import fused, looked_up
 from runtime.execute.kernels import BlockFunction
 from runtime.program.program import (
     Alias,
@@ -126,6 +126,7 @@ def blocks_of(
     because they run before.
     """
     instructions = tuple(instructions)
+    inputs = {i.target: i.leaf for i in instructions if isinstance(i, Load)}
     again = {i.of.position: i.position for i in instructions if isinstance(i, Repeat)}
     groups: list[list[Local] | Communication | Repeat] = []
     for instruction in instructions:
@@ -134,9 +135,9 @@ def blocks_of(
         if not is_local(instruction) or not joined.isdisjoint(targets(instruction)):
             groups.append(instruction)  # pyright: ignore[reportArgumentType]
         elif groups and isinstance(groups[-1], list):
-            groups[-1].append(instruction)  # pyright: ignore[reportArgumentType]
+            groups[-1].append(looked_up(instruction, inputs))  # pyright: ignore[reportArgumentType]
         else:
-            groups.append([instruction])  # pyright: ignore[reportArgumentType]
+            groups.append([looked_up(instruction, inputs)])  # pyright: ignore[reportArgumentType]
     blocks: list[Block] = []
     later = set(kept)
     for group in reversed(groups):

@@ -33,7 +33,7 @@ from pcg.models import MODELS, capture_model
 from pcg.plan.plan import Plan, load_plan, save_plan
 from pcg.plan.precision import Precision, precision_of
 from pcg.plan.training import Training
-from runtime.execute.precision import allow_tf32, run_formats
+from runtime.execute.precision import RunFormats, allow_tf32, run_formats
 from runtime.world.collectives import World
 from search.plan.planner import MeshPlanner
 from search.report.trace import simulate_plan
@@ -81,12 +81,16 @@ def measure(case: Case, options: Namespace) -> dict[str, object]:
         told["profiled_seconds"] = by_profile.step_seconds
     world, below = World(device=device), _below(captured.graph)
     ours = steps_of(plan, world, compiles=case.compiles, precision=case.precision)
+    taken = 0
     if kind == "cuda":
         told["plan_bytes"] = peak(ours)
         taken = torch.cuda.memory_allocated()
     module, examples = MODELS[case.model].make(case.batch)
     inputs = tree_map(lambda example: _drawn(example, below, device), examples)
-    theirs = steps_of_module(_autocast(module.to(device), case, device), inputs)
+    if case.compiles:
+        module.compile()
+    mixed = Mixed(module.to(device), run_formats(case.precision, device))
+    theirs = steps_of_module(mixed, inputs)
     if kind == "cuda":
         told["torch_bytes"] = peak(theirs) - taken
     wait = torch.cuda.synchronize if kind == "cuda" else lambda: None
@@ -122,20 +126,18 @@ def _drawn(example: Tensor, below: int, device: torch.device) -> Tensor:
     return torch.randint(below, example.shape, dtype=example.dtype, device=device)
 
 
-def _autocast(module: nn.Module, case: Case, device: torch.device) -> Callable[..., object]:
-    """The module in the number format of a case, as a user of torch trains it."""
-    if case.compiles:
-        module.compile()
-    formats = run_formats(case.precision, device)
-    if not formats.is_mixed:
-        return module.to(formats.wide)
+class Mixed(nn.Module):
+    """A module in a number format, as a user of torch trains it."""
 
-    def forward(*inputs: Tensor) -> object:
-        with torch.autocast(device.type, formats.narrow):
-            return module(*inputs)
+    def __init__(self, module: nn.Module, formats: RunFormats) -> None:
+        super().__init__()
+        self._module, self._formats = module.to(formats.wide), formats
 
-    forward.parameters = module.parameters
-    return forward
+    def forward(self, *inputs: Tensor) -> object:
+        if not self._formats.is_mixed:
+            return self._module(*inputs)
+        with torch.autocast(self._formats.device, self._formats.narrow):
+            return self._module(*inputs)
 
 
 def peak(step: Callable[[], object]) -> int:

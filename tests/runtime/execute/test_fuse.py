@@ -12,8 +12,9 @@ from support.plans.by_hand import make_plan
 
 from pcg.plan.text import parse_graph
 from runtime.execute.executor import Executor
-from runtime.execute.fuse import LINEAR, fused
+from runtime.execute.fuse import LINEAR, LOOKUP, fused
 from runtime.execute.kernels import run_equation, run_whole, whole_task
+from runtime.execute.segment import Segment, blocks_of
 from runtime.program.lower import Lowering
 from runtime.program.program import Run
 from runtime.world.collectives import World
@@ -89,3 +90,51 @@ def test_the_kernel_is_what_the_equation_says():
     starts = [(0,) * block.dim() for block in blocks]
     expected = run_equation(call, whole_task(call, shapes), blocks, starts)
     torch.testing.assert_close(run_whole(call, blocks), expected)
+
+
+LOOKUPS = """
+ids = input[6] {bounds}
+table = weight[9, 3]
+return mean_loss(embedding(ids, table))
+"""
+
+
+@pytest.mark.parametrize(
+    ("bounds", "is_plain"),
+    [
+        ("below 9", True),
+        ("below 5", True),
+        ("below 10", False),
+        ("from -1 below 9", False),
+        ("", False),
+    ],
+)
+def test_ids_that_are_rows_are_looked_up_by_torch_itself(bounds, is_plain):
+    text = LOOKUPS.format(bounds=bounds)
+    (segment,) = blocks_of(program(text).instructions, frozenset())
+    assert isinstance(segment, Segment)
+    run = segment.instructions[0]
+    assert isinstance(run, Run)
+    assert (run.call.operator == LOOKUP) == is_plain
+    losses, weights = trained(text)
+    with patch("runtime.execute.segment.looked_up", lambda instruction, inputs: instruction):
+        expected, others = trained(text)
+    assert losses == expected
+    for register, weight in weights.items():
+        torch.testing.assert_close(weight, others[register], rtol=0, atol=0)
+
+
+def test_a_block_of_a_table_has_other_ids_too():
+    graph = parse_graph(
+        "ids = input[6] below 8\ntable = weight[8, 3]\nreturn mean_loss(embedding(ids, table))"
+    )
+    cut = parse_graph(
+        "ids = input[6] below 8\ntable = weight[8, 3]\n"
+        "rows = embedding(replicate(ids, degree=2), partition(table, dim=0, degree=2))\n"
+        "return mean_loss(reduce(rows, degree=2))"
+    )
+    lowering = Lowering(make_plan(graph, cut, 2, {}))
+    for rank in (0, 1):
+        blocks = blocks_of(lowering.program(rank).instructions, frozenset())
+        runs = [i for block in blocks if isinstance(block, Segment) for i in block.instructions]
+        assert "embedding" in [i.call.name for i in runs if isinstance(i, Run)]

@@ -119,7 +119,7 @@ def test_operators_make_narrow_values_and_losses_are_wide():
     assert made.pop("cross_entropy") == [torch.float32]
     # One is of the product, which comes last, and one of the labels.
     assert made.pop("flatten") in ([torch.bfloat16], [torch.float32])
-    assert set(made) == {"embedding", "matmul", "relu"}
+    assert set(made) == {"lookup", "matmul", "relu"}
     assert all(formats == [torch.bfloat16] for formats in made.values())
 
 
