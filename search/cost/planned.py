@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
@@ -66,22 +66,23 @@ class SearchReport:
         )
 
 
+class DataParallelStep(NamedTuple):
+    """The seconds of a step of a data-parallel plan, and whether the plan fits in memory."""
+
+    seconds: float
+    fits: bool = True
+
+
 class NoFasterPlan(NegativeAnswer):
     """No plan was found that fits and is faster than a known plan of another kind. Slower plans
-    were left out. ``report``, ``data_parallel_seconds`` and ``data_parallel_fits``: see
-    ``Planned``."""
+    were left out. ``report`` and ``data_parallel``: see ``Planned``."""
 
     def __init__(
-        self,
-        name: str,
-        report: SearchReport,
-        data_parallel_seconds: float | None,
-        data_parallel_fits: bool = True,
+        self, name: str, report: SearchReport, data_parallel: DataParallelStep | None
     ) -> None:
         super().__init__(f"{name}: no plan that fits is faster than one of another kind")
         self.report = report
-        self.data_parallel_seconds = data_parallel_seconds
-        self.data_parallel_fits = data_parallel_fits
+        self.data_parallel = data_parallel
 
 
 class InterruptedWithPlan(KeyboardInterrupt):
@@ -99,13 +100,16 @@ class Planned:
     report: SearchReport
     seconds: float
     """The seconds of the search."""
-    data_parallel_seconds: float | None = None
-    """Seconds of a step of the fastest data-parallel plan that fits, or else of the fastest one, if
-    one was priced."""
+    data_parallel: DataParallelStep | None = None
+    """The step of the fastest data-parallel plan that fits, or else of the fastest one, if one was
+    priced."""
     notes: tuple[str, ...] = ()
     """Remarks of the planner about the plan, a line each."""
-    data_parallel_fits: bool = True
-    """Whether the data-parallel plan fits."""
+
+    @property
+    def data_parallel_seconds(self) -> float | None:
+        """Seconds of ``data_parallel``, if there is one."""
+        return None if self.data_parallel is None else self.data_parallel.seconds
 
 
 class Planner(Protocol):

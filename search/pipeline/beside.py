@@ -86,8 +86,7 @@ class WithPipelines:
             self._answer.plan,
             self._reported(none.report, self._answer.report),
             now() - start,
-            none.data_parallel_seconds,
-            data_parallel_fits=none.data_parallel_fits,
+            none.data_parallel,
         )
 
     def _reported(self, plain: SearchReport, answer: SearchReport) -> SearchReport:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from pcg.graph.graph import Node
-from search.cost.planned import SearchReport, Stop
+from search.cost.planned import DataParallelStep, SearchReport, Stop
 from search.cost.survey import RewriteSurvey
 from search.map.choose.choosing import Choice
 from search.plan.families import FamilyKey
@@ -169,13 +169,11 @@ class SearchState:
         return FAR * self.rival < min(self.fastest.values(), default=inf)
 
     @property
-    def data_parallel_step(self) -> tuple[float | None, bool]:
-        """Seconds of a step of the fastest data-parallel plan that fits, or else of the fastest
-        one, and whether it fits; None and True if none was priced."""
-        if not self.data_parallel:
-            return None, True
-        best = min(self.data_parallel, key=lambda plan: (not plan.fits, plan.seconds))
-        return best.seconds, best.fits
+    def data_parallel_step(self) -> DataParallelStep | None:
+        """The step of the fastest data-parallel plan that fits, or else of the fastest one. None if
+        none was priced."""
+        steps = [DataParallelStep(plan.seconds, plan.fits) for plan in self.data_parallel]
+        return min(steps, key=lambda step: (not step.fits, step.seconds), default=None)
 
     def saves_nothing(self) -> bool:
         """Whether a known plan that fits beats data parallelism with fully sharded weights, however

@@ -147,19 +147,17 @@ class MeshPlanner:
             raise NoPlanInTime(name, self.seconds)
         known = sum(own.chooser.pricing.known for own in self._by_rules.values())
         report = search.report(stop, self._phases.seconds, known)
-        data_parallel = search.data_parallel_step
         if not any(c.fits for c in priced):
             if search.rival < inf:
-                raise NoFasterPlan(name, report, *data_parallel)
+                raise NoFasterPlan(name, report, search.data_parallel_step)
             over = min(c.memory - c.limit for c in priced)
             raise does_not_fit(name, self.machine, over, stop)
         if search.rival < min(c.seconds for c in priced if c.fits):
-            raise NoFasterPlan(name, report, *data_parallel)
+            raise NoFasterPlan(name, report, search.data_parallel_step)
         given = graph, short, self.library, self._cost(self.machine), self._judge(short.more)
         completion = Completion(*given, self._variants_of, is_early)
         plan = self._phases.completed(lambda: completion.plan(name, search))
-        seconds, fits = data_parallel
-        return Planned(plan, report, now() - start, seconds, data_parallel_fits=fits)
+        return Planned(plan, report, now() - start, search.data_parallel_step)
 
     def _judge(self, more: int) -> Judge:
         return Judge(self._phases, more, self._short.more > 0, self.recompute)

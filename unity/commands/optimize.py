@@ -282,7 +282,7 @@ def _record(
         "predicted_seconds": estimates.step_seconds,
         "one_device_seconds": estimates.one_device_seconds,
         "data_parallel_seconds": planned.data_parallel_seconds,
-        "data_parallel_fits": planned.data_parallel_fits,
+        "data_parallel_fits": planned.data_parallel is None or planned.data_parallel.fits,
         "speedup": speedup_of(planned),
         "optimizer": plan.training.optimizer,
         "precision": plan.training.precision,

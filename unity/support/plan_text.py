@@ -78,8 +78,8 @@ def remarks(planned: Planned, whole: Sequence[KeptWhole]) -> Generator[str]:
         yield f"recomputed in the backward pass: {recomputed_text(plan)}"
     if plan.order:
         yield "operators are issued as listed, in an order of the plan's own"
-    if (speedup := speedup_of(planned)) is not None:
-        fits = "" if planned.data_parallel_fits else ", which does not fit in memory"
+    if planned.data_parallel is not None and (speedup := speedup_of(planned)) is not None:
+        fits = "" if planned.data_parallel.fits else ", which does not fit in memory"
         yield f"{speedup:.2f} times as fast as data parallelism{fits}"
     if (rewriting := rewriting_text(planned)) is not None:
         yield rewriting

@@ -19,7 +19,7 @@ from pcg.collection import seldom_collected
 from pcg.errors import InputError
 from pcg.graph.graph import Graph
 from pcg.plan.text import parse_graph
-from search.cost.planned import Planned, SearchReport, Stop
+from search.cost.planned import DataParallelStep, Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, now
 from search.map.choose.choosing import Choice
 from search.map.space.allow import data_parallel
@@ -106,7 +106,8 @@ class AutoMapPlanner:
         if greedy is not None:
             note += f"; the greedy one takes {greedy / fastest:.3f} times"
             note += " as long as the fastest that was met"
-        return Planned(planned.plan, planned.report, planned.seconds, environment.first, (note,))
+        first = DataParallelStep(environment.first)
+        return Planned(planned.plan, planned.report, planned.seconds, first, (note,))
 
     def environment(self, graph: Graph) -> tuple[Choice, DecisionEnvironment]:
         """The data-parallel choice, and the decisions for a graph."""

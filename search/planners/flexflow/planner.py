@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pcg.collection import seldom_collected
 from pcg.graph.graph import Graph, Node
-from search.cost.planned import Planned, SearchReport
+from search.cost.planned import DataParallelStep, Planned, SearchReport
 from search.cost.progress import now
 from search.map.choose.choosing import Choice, Chooser
 from search.map.space.allow import data_parallel
@@ -67,7 +67,7 @@ class FlexFlowPlanner:
         report = SearchReport(strategies, walked.proposals, walked.stop, phases)
         planned = planned_choice(self.setting, name, graph, priced, report, start)
         note = f"accepted {walked.accepted:,} of {walked.proposals:,} proposals"
-        began = walked.bests[0][0]
+        began = DataParallelStep(walked.bests[0][0])
         return Planned(planned.plan, planned.report, planned.seconds, began, (note,))
 
     def walked(

@@ -16,6 +16,7 @@ from pcg.machine import load_machine
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
 from search.cost.planned import (
+    DataParallelStep,
     InterruptedWithPlan,
     NoFasterPlan,
     NoPlanInTime,
@@ -44,7 +45,8 @@ def made(plan: Plan, outcome: Outcome, stop: Stop = "exhausted") -> Planned:
     if isinstance(outcome, BaseException):
         raise outcome
     estimates = plan.estimates.model_copy(update={"step_seconds": outcome})
-    return Planned(replace(plan, estimates=estimates), SearchReport(1, 1, stop, {}), 0.5, 1.0)
+    report, data_parallel = SearchReport(1, 1, stop, {}), DataParallelStep(1.0)
+    return Planned(replace(plan, estimates=estimates), report, 0.5, data_parallel)
 
 
 @dataclass
@@ -163,9 +165,8 @@ def test_each_model_has_a_rival_of_its_own(any_plan):
 
 def test_report_of_an_outdone_search_is_added_to_the_rivals(any_plan):
     report = SearchReport(5, 3, "exhausted", {})
-    both = of_both(
-        Asking(any_plan, NoFasterPlan("m", report, 2.5)), Pipelines(any_plan, [4.0], "time")
-    )
+    none = NoFasterPlan("m", report, DataParallelStep(2.5))
+    both = of_both(Asking(any_plan, none), Pipelines(any_plan, [4.0], "time"))
     answer = both.plan("m", any_plan.model)
     assert answer.plan.estimates.step_seconds == 4.0
     assert (answer.report.strategies, answer.report.simulated) == (6, 4)

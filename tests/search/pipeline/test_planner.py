@@ -21,7 +21,7 @@ from pcg.plan.plan import Plan, load_plan, save_plan
 from runtime.program.lower import Lowering
 from search.choices import Recompute
 from search.cost.cost import CostModel
-from search.cost.planned import Planned, SearchReport
+from search.cost.planned import DataParallelStep, Planned, SearchReport
 from search.cost.simulate import simulate
 from search.map.rules.cuts import Cuts
 from search.pipeline.beside import WithPipelines
@@ -298,7 +298,9 @@ class Known:
     def plan(self, name: str, graph: Graph) -> Planned:
         if self.plan_of is None:
             raise NegativeAnswer(f"{name}: nothing fits")
-        return Planned(self.plan_of, SearchReport(1, 1, "exhausted", {}), 0.5, 1.0)
+        return Planned(
+            self.plan_of, SearchReport(1, 1, "exhausted", {}), 0.5, DataParallelStep(1.0)
+        )
 
 
 def test_the_better_of_two_planners(planned):

@@ -105,7 +105,7 @@ def test_plans_far_behind_a_rival_are_not_rewritten(rival, expected):
 
 def test_plans_are_compared_with_a_data_parallel_plan_that_fits_if_there_is_one():
     search, of = SearchState(), trial(2)
-    assert search.data_parallel_step == (None, True)
+    assert search.data_parallel_step is None
     search.data_parallel += [priced(of, 1.0, fits=False), priced(of, 1.5, fits=False)]
     assert search.data_parallel_step == (1.0, False)
     search.data_parallel += [priced(of, 3.0, fits=True), priced(of, 2.0, fits=True)]
