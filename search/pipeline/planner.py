@@ -60,10 +60,8 @@ FAR = 1.2
 was built and fits: building takes long, and estimates are better than that."""
 NEAR = 1.5
 """For other models, a pipeline is built even if its estimate is up to this many times the time that
-it has to beat: estimates know of no pass for weights, nor of improvements."""
-FAR_BUILT = 1.5
-"""For a small model, a built pipeline is not improved if it is this many times as slow as the
-best."""
+it has to beat, and improved if it takes no longer than that once it is built. Estimates know of no
+pass for weights, nor of improvements."""
 MOST_BUILT = 8
 """The most pipelines that are built until one fits, separately with and without recomputation."""
 TIGHT = 0.5
@@ -269,7 +267,7 @@ class PipelinePlanner:
         # The memory of chunks is counted once they are built.
         moves = BoundMoves(price, more_chunks=self.kind == "1f1b")
         fitting = min((one.seconds for one in built if self._fits(one)), default=inf)
-        most = FAR_BUILT * min(self.faster_than, fitting)
+        most = NEAR * min(self.faster_than, fitting)
         # A pipeline that does not fit may do so with other bounds or more chunks.
         near = sorted((one for one in built if one.seconds <= most), key=lambda one: one.seconds)
         return _collected((moves.improve(one.outline) for one in near), [], lambda: True)

@@ -106,7 +106,7 @@ def overall(plan: Plan) -> str:
     """The cuts of the operators that read weights, the most common first, such as ``data 24 x model
     8 in 96 of 97 operators with weights, whole in 1``. All operators count if none reads
     weights."""
-    nodes = [node for node in plan.graph.nodes if node in plan.views]
+    nodes = plan.graph.computing
     weighted = [node for node in nodes if any(is_weight(v) for v in node.inputs)]
     batch = batch_axes(plan.graph)
     counted = weighted or nodes

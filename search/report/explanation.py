@@ -217,7 +217,7 @@ def find(plan: Plan, wanted: str, where: str) -> tuple[Node, ...]:
     """The operators of a name: that of a result in the plan's graph, of a weight or a parameter of
     the module that is read, or of the operator itself. Raises InputError if there is none."""
     names = node_names(plan.graph)
-    operators = [node for node in plan.graph.nodes if node in plan.views]
+    operators = plan.graph.computing
     by_name: dict[str, dict[Node, None]] = {}
     for node in operators:
         for name in names[node]:

@@ -64,7 +64,7 @@ def representative(simulated: SimulatedPlan, node: Node) -> int:
 def spent(simulated: SimulatedPlan) -> Mapping[Node, OperatorSeconds]:
     """The cost of each operator of a plan, on the device that stands for it."""
     plan = simulated.plan
-    costs = {node: OperatorSeconds() for node in plan.graph.nodes if node in plan.views}
+    costs = {node: OperatorSeconds() for node in plan.graph.computing}
     by_device: dict[int, list[Node]] = {}
     for node in costs:
         by_device.setdefault(representative(simulated, node), []).append(node)

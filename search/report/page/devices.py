@@ -49,7 +49,7 @@ class Devices:
 def devices_of(simulated: SimulatedPlan, cost: CostModel) -> Devices:
     """The classes of a simulated plan's devices. ``cost``: of the whole machine."""
     plan, count = simulated.plan, simulated.machine.devices
-    operators = [node for node in plan.graph.nodes if node in plan.views]
+    operators = plan.graph.computing
     parts = np.zeros((count, len(operators)), bool)
     for number, node in enumerate(operators):
         parts[list(plan.views[node].devices), number] = True
