@@ -10,11 +10,9 @@ promotion applies. Each result is converted to its own format.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from pcg.graph.opaque import Elementwise, TorchFunction
 from pcg.readings.kind import call_kind
@@ -61,24 +59,3 @@ def _format_of_operands(
     if isinstance(call.operator, TorchFunction) and not isinstance(call.operator, Elementwise):
         return formats.wide
     return None
-
-
-class _Narrowed(Function):
-    """The conversion of a weight to the narrow format, by a copy that exists already. Its gradient
-    is converted to the wide format."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, copy: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.wide = weight.dtype
-        return copy.view_as(copy)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return gradient.to(ctx.wide), None
-
-
-def narrowed(weight: Tensor, copy: Tensor) -> Tensor:
-    """A copy of a weight in the narrow format, recorded by autograd as computed from the weight."""
-    result = _Narrowed.apply(weight, copy)
-    assert isinstance(result, Tensor)
-    return result

@@ -13,6 +13,7 @@ from pcg.errors import InputError
 from pcg.placement.region import extent
 from pcg.plan.precision import Precision
 from runtime.execute.frame import Frame, FrameContext
+from runtime.execute.narrow import NarrowWeights
 from runtime.execute.passes import PassCallbacks, Passes
 from runtime.execute.precision import LossScale, RunFormats, run_formats
 from runtime.execute.running_statistics import RunningStatistics
@@ -106,10 +107,19 @@ class Executor:
     def _make_versions(self, shared: FrameContext) -> list[FrameContext]:
         """The versions of the weights: two for delayed gradients, which batches read in turns, so
         that a batch may begin before the last update; else one."""
-        versions = [replace(shared, leaves=self._leaves(self.older or self.weights))]
+        leaves = [self._leaves(self.older or self.weights)]
         if self.older:
-            versions.append(replace(shared, leaves=self._leaves(self.weights), copies={}))
-        return versions
+            leaves.append(self._leaves(self.weights))
+        return [self._reading(shared, version, shared.formats) for version in leaves]
+
+    def _reading(
+        self, shared: FrameContext, leaves: dict[str, Tensor], formats: RunFormats
+    ) -> FrameContext:
+        """The context of frames that read some weights in some formats."""
+        is_read_once = self.program.pipeline is None and len(self._passes.blocks) == 1
+        hook = None if is_read_once and not self._sync.communicates else self._hook
+        narrow = NarrowWeights(leaves, formats.narrow, hook) if formats.is_mixed else None
+        return replace(shared, leaves=leaves, formats=formats, narrow=narrow)
 
     def _initial(self, weight: Weight, seed: int, drawn: bool) -> Tensor:
         """The initial block of a weight, drawn from the seed or zeros."""
@@ -147,7 +157,9 @@ class Executor:
         self._updates = update is not None
         following = self._next_version() if more else None
         callbacks = PassCallbacks(start, add_up, self._done, self._complete)
-        self._passes.run(number, self._versions[self._reads], callbacks, following)
+        version = self._versions[self._reads]
+        self._passes.run(number, version, callbacks, following)
+        _add_gradients(version)
         gradients = self._sync.finish() if self._updates else {}
         self._world.settle()
         self.running.update(self._passes.outputs)
@@ -164,8 +176,8 @@ class Executor:
         """Run the forward pass of batch ``number`` in some formats, for a training loop of the
         user's. ``trains``: whether ``backward`` may follow. Not for delayed gradients."""
         (version,) = self._versions
-        version.copies.clear()  # The user may have changed the weights.
-        shared = replace(version, formats=formats)
+        # Narrow copies are new, because the user may have changed the weights.
+        shared = self._reading(version, version.leaves, formats)
         self._number, self._block, self._passes.scale = number, 0, 1.0
         if trains and self.program.pipeline is not None:
             self._updates = True
@@ -197,6 +209,7 @@ class Executor:
         assert batch.frame is not None, "forward was called with trains"
         self._block, self._updates = 0, exchanges
         self._passes.backward(batch.frame, scale, self._done)
+        _add_gradients(batch.frame.shared)
         gradients = self._sync.finish() if exchanges else {}
         self._world.settle()
         return gradients
@@ -221,7 +234,8 @@ class Executor:
             older.data, weight.data = weight.data, older.data
         updated, self._reads = self._reads, (self._reads + 1) % len(self._versions)
         update(gradients)
-        self._versions[updated].copies.clear()
+        if (narrow := self._versions[updated].narrow) is not None:
+            narrow.forget()
 
     @torch.no_grad()
     def collect(
@@ -329,6 +343,12 @@ class Executor:
         for name, value in outputs.items():
             if value.untyped_storage().data_ptr() in storages:
                 outputs[name] = value.clone()
+
+
+def _add_gradients(shared: FrameContext) -> None:
+    """Add up the gradients of narrow copies after a backward pass."""
+    if shared.narrow is not None:
+        shared.narrow.add_gradients()
 
 
 def _nothing() -> None:

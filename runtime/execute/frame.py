@@ -6,7 +6,7 @@ ranks communicate in the same order. Autograd differentiates the segments in bet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from runtime.execute.casts import in_formats, narrowed
+from runtime.execute.casts import in_formats
 from runtime.execute.compiling import SegmentFunction, compiled, function_of
 from runtime.execute.kernels import BlockFunction, prepare
 from runtime.execute.late import DelayedGradient, WeightsPass, parted
 from runtime.execute.masks import with_masks
+from runtime.execute.narrow import NarrowWeights
 from runtime.execute.precision import RunFormats
 from runtime.execute.recompute import Notes, RepeatedCommunication
 from runtime.execute.segment import (
@@ -58,8 +59,8 @@ class FrameContext:
     """Whether segments go through torch.compile."""
     leaves: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Weights by register, as leaves of autograd. Trained ones collect their gradients."""
-    copies: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """Copies of weights in the narrow format, made when they are first read after an update."""
+    narrow: NarrowWeights | None = None
+    """The weights in the narrow format, for mixed precision."""
     _actions: dict[int, tuple[Action, ...]] = field(default_factory=dict[int, tuple[Action, ...]])
     """The actions of each segment, by its id."""
     _compiled: dict[int, SegmentFunction] = field(default_factory=dict[int, SegmentFunction])
@@ -70,15 +71,12 @@ class FrameContext:
         is_wide = register is None or register in self.program.wide
         return self.formats.wide if is_wide else self.formats.narrow
 
-    def narrow(self, register: str, *, tracked: bool) -> Tensor:
-        """A weight in the narrow format. ``tracked``: whether autograd records the conversion."""
-        leaf = self.leaves[register]
-        if (copy := self.copies.get(register)) is None:
-            with torch.set_grad_enabled(tracked):
-                made = leaf.to(self.formats.narrow)
-            self.copies[register] = made.detach()
-            return made
-        return narrowed(leaf, copy) if tracked and leaf.requires_grad else copy
+    def read(self, registers: Iterable[str]) -> Mapping[str, Tensor]:
+        """The weights among some registers, as operands: leaves of autograd."""
+        weights = [register for register in registers if register in self.leaves]
+        if self.narrow is not None:
+            return self.narrow.read(weights)
+        return {register: self.leaves[register] for register in weights}
 
     def actions(self, segment: Segment) -> tuple[Action, ...]:
         """The instructions of a segment, ready to run."""
@@ -257,14 +255,13 @@ class Frame:
     def _entered(self, segment: Segment, *, tracked: bool) -> dict[str, Tensor]:
         """The values of the registers that a segment reads. Its backward pass sends their gradients
         to ``add``."""
-        local: dict[str, Tensor] = {}
+        local, weights = dict[str, Tensor](), self.shared.read(segment.reads)
         for name in segment.reads:
-            value = self.value(name)
-            if name in self.shared.leaves:
-                if self.shared.formats.is_mixed:
-                    value = self.shared.narrow(name, tracked=tracked)
-            elif tracked and name in self.shared.program.active:
-                value = entering(value, partial(self.add, name))
+            value = weights.get(name)
+            if value is None:
+                value = self.value(name)
+                if tracked and name in self.shared.program.active:
+                    value = entering(value, partial(self.add, name))
             local[name] = value
             if name in segment.ends:
                 self.values.pop(name, None)
@@ -293,7 +290,7 @@ class Frame:
         elif isinstance(instruction, Run) and instruction.late and not self.shared.compiles:
             operand, beside = instruction.late
             register = instruction.operands[operand]
-            leaf = self.shared.leaves[register]
+            leaf = self.shared.read([register])[register]
             if not instruction.late.in_weights_pass:
                 compute = partial(parted, compute, operand, leaf, self._off.put_off, beside)
             else:
