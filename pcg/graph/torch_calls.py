@@ -62,7 +62,8 @@ _WORDS = frozenset(
 )
 """String parameters that choose how to compute. Others name files or hold code."""
 _WORD = re.compile(r"[A-Za-z_.,> -]{0,64}")
-_REFUSED_TAGS = ("inplace", "inplace_view", "out", "maybe_aliasing_or_mutating")
+_REFUSED_TAGS = frozenset({"inplace", "inplace_view", "out", "maybe_aliasing_or_mutating"})
+"""Names of torch's tags, of which older releases have some only."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ def _check_function(call: TorchCall, function: Any) -> None:
     parts = (*schema.arguments, *schema.returns)
     if schema.is_mutable or any(a.alias_info and a.alias_info.is_write for a in parts):
         raise ValueError(f"{name} changes its operands")
-    if any(getattr(torch.Tag, tag) in tags for tag in _REFUSED_TAGS):
+    if any(tag.name in _REFUSED_TAGS for tag in tags):
         raise ValueError(f"{name} may change its operands")
     if draws(call):
         raise ValueError(f"{name} draws random numbers")
