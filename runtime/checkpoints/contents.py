@@ -76,13 +76,14 @@ class TableWriter(FileSystemWriter):
     def finish(self, metadata: Metadata, results: Any) -> None:
         """Write both tables. DCP calls this on one rank, after all ranks have written."""
         super().finish(metadata, results)
-        contents = contents_of(metadata)
+        # The places come from the results: some releases of torch add them to a copy of the table.
+        places = {one.index: one.storage_data for of_rank in results for one in of_rank}
+        contents = contents_of(metadata, places)
         write_text_atomic(Path(self.path) / CONTENTS, contents.model_dump_json() + "\n")
 
 
-def contents_of(metadata: Metadata) -> ContentsFile:
-    """DCP's table in this module's format."""
-    places: Mapping[MetadataIndex, Any] = metadata.storage_data
+def contents_of(metadata: Metadata, places: Mapping[MetadataIndex, Any]) -> ContentsFile:
+    """DCP's table in this module's format. ``places``: the file and offset of each piece."""
     tensors: dict[Name, TensorFile] = {}
     for name, saved in metadata.state_dict_metadata.items():
         assert isinstance(saved, TensorStorageMetadata), "checkpoints have tensors only"
