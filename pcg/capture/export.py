@@ -40,6 +40,8 @@ CHOOSES = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 """Exceptions that torch raises if a program would depend on the values of a tensor."""
 SIZES = "DynamicOutputShapeException"
 """The exception for a function, named in its text, with a size that depends on values."""
+BUFFER_HOOKS = "_global_buffer_registration_hooks"
+"""Torch's name of its hooks for the buffers of all modules."""
 HINT = "; decide it before the step, or, for a mixture of experts, there is unity.nn"
 _OWN = (__file__, apart.__file__, *running.__path__)
 
@@ -137,7 +139,7 @@ def _first_program(module: Module, inputs: tuple[Any, ...], checks: Checks) -> E
     for follows in (False, True):
         with questions(False) as asked, known_constants(checks) if follows else nullcontext():
             try:
-                program = torch.export.export(module, _apart(inputs, set()))
+                program = _torch_program(module, inputs)
                 if follows or not _sized_by_values(program):
                     return program
                 sized = program  # its sizes may come from masks of constants
@@ -155,6 +157,20 @@ def _first_program(module: Module, inputs: tuple[Any, ...], checks: Checks) -> E
     raise refused
 
 
+def _torch_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
+    """Return torch's program of a module.
+
+    If an export fails, torch 2.11 leaves a hook behind. It would fail wherever a buffer is set.
+    """
+    hooks: dict[int, Any] = import_module("torch.nn.modules.module").__dict__[BUFFER_HOOKS]
+    before = dict(hooks)
+    try:
+        return torch.export.export(module, _apart(inputs, set()))
+    finally:
+        for number in hooks.keys() - before.keys():
+            del hooks[number]
+
+
 def _sized_by_values(program: ExportedProgram) -> bool:
     """Whether a tensor of the program has a size that depends on values."""
     values = (node.meta.get("val") for node in program.graph.nodes)
@@ -169,7 +185,7 @@ def _by_itself(module: Module, inputs: tuple[Any, ...], checks: Checks) -> Expor
     while True:
         with questions(True, compiled) as asked, known_constants(checks):
             try:
-                return torch.export.export(module, _apart(inputs, set()))
+                return _torch_program(module, inputs)
             except UnityError:
                 raise
             except Exception as error:
