@@ -32,9 +32,11 @@ UNMARKED = frozenset(
     {
         *("aten.detach.default", "aten._to_copy.default"),
         *("aten.hardswish.default", "aten.log_sigmoid.default"),
+        "aten.leaky_relu.default",
     }
 )
-"""Pointwise functions that torch does not mark so. Some may return their operand's memory."""
+"""Pointwise functions that torch, or an older release of it, does not mark so. Some may return
+their operand's memory."""
 PARTS = frozenset(
     {
         *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
