@@ -162,7 +162,7 @@ def _torch_program(module: Module, inputs: tuple[Any, ...]) -> ExportedProgram:
 
     If an export fails, torch 2.11 leaves a hook behind. It would fail wherever a buffer is set.
     """
-    hooks: dict[int, Any] = import_module("torch.nn.modules.module").__dict__[BUFFER_HOOKS]
+    hooks: dict[int, Any] = getattr(import_module("torch.nn.modules.module"), BUFFER_HOOKS, {})
     before = dict(hooks)
     try:
         return torch.export.export(module, _apart(inputs, set()))

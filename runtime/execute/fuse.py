@@ -39,7 +39,7 @@ def _lookup(task: KernelTask, ids: Tensor, table: Tensor) -> Tensor:
     return torch_embedding(ids.long(), table)
 
 
-LOOKUP = Operator("lookup", "out[b..., d] = sum v: (ids[b...] == v) * table[v, d]", kernel=_lookup)
+LOOKUP = replace(embedding, name="lookup", kernel=_lookup)
 """An embedding all of whose ids are rows of its block of the table."""
 
 

@@ -64,7 +64,7 @@ class NarrowWeights:
                 torch.empty_like(gradient, dtype=self.leaves[register].dtype)
                 for register, gradient in zip(registers, narrow, strict=True)
             ]
-            copy_all(wide, narrow)
+            _copy_all(wide, narrow)
             for register, copy, gradient in zip(registers, copies, wide, strict=True):
                 copy.grad = None
                 _add(self.leaves[register], gradient)
@@ -73,7 +73,7 @@ class NarrowWeights:
         weights = [self.leaves[register].detach() for register in registers]
         copies = [torch.empty_like(weight, dtype=self.dtype) for weight in weights]
         with torch.no_grad():
-            copy_all(copies, weights)
+            _copy_all(copies, weights)
         for register, copy in zip(registers, copies, strict=True):
             self.copies[register] = copy.requires_grad_(self.leaves[register].requires_grad)
             if copy.requires_grad and self.hook is not None:
@@ -96,7 +96,7 @@ class NarrowWeights:
             yield chunk
 
 
-def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+def _copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy tensors to others, which may have another format, by one kernel for many."""
     torch._foreach_copy_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
         list(targets), list(sources)

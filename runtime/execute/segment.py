@@ -7,7 +7,7 @@ segment reads them any more. Their tensors live on only if the backward pass nee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from pcg.graph.graph import Leaf
 from runtime.execute.fuse import fused, looked_up
 from runtime.execute.kernels import BlockFunction
 from runtime.program.program import (
@@ -135,14 +136,14 @@ def blocks_of(
         if not is_local(instruction) or not joined.isdisjoint(targets(instruction)):
             groups.append(instruction)  # pyright: ignore[reportArgumentType]
         elif groups and isinstance(groups[-1], list):
-            groups[-1].append(looked_up(instruction, inputs))  # pyright: ignore[reportArgumentType]
+            groups[-1].append(instruction)  # pyright: ignore[reportArgumentType]
         else:
-            groups.append([looked_up(instruction, inputs)])  # pyright: ignore[reportArgumentType]
+            groups.append([instruction])  # pyright: ignore[reportArgumentType]
     blocks: list[Block] = []
     later = set(kept)
     for group in reversed(groups):
         if isinstance(group, list):
-            block = _segment(group, later)
+            block = _segment(group, later, inputs)
         elif isinstance(group, Repeat):
             block = RepeatedMeeting(group.of, group.position)
         else:
@@ -152,9 +153,10 @@ def blocks_of(
     return tuple(reversed(blocks))
 
 
-def _segment(unfused: Sequence[Local], later: set[str]) -> Segment:
-    """A segment of some instructions. ``later``: the registers that are read after it."""
-    instructions = fused(unfused, later)
+def _segment(group: Sequence[Local], later: set[str], inputs: Mapping[str, Leaf]) -> Segment:
+    """A segment of some instructions. ``later``: the registers that are read after it. ``inputs``:
+    the inputs of the step, by register."""
+    instructions = fused([looked_up(i, inputs) for i in group], later)
     written = {name for instruction in instructions for name in targets(instruction)}
     reads = dict.fromkeys(
         name for instruction in instructions for name in sources(instruction) if name not in written

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pcg.lazy import torch
@@ -70,7 +71,7 @@ class GradientSync:
             self._sizes.append([self._size(weight) for weight in bucket.weights])
         self._empty()
 
-    @property
+    @cached_property
     def communicates(self) -> bool:
         """Whether other ranks have to add to any gradient. If not, ``complete`` need not be called:
         ``finish`` takes all gradients."""

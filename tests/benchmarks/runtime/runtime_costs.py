@@ -4,9 +4,6 @@
     python runtime_costs.py resnet PROCESSES     the same of a small ResNet, batch norms local
     python runtime_costs.py one                  step of a one-device plan, and of the module
     python runtime_costs.py peak plan|module     bytes that training takes at its peak
-    python runtime_costs.py compiled MODEL cpu|cuda BATCH
-                                                 step of the optimized one-device plan, compiled,
-                                                 and of the module by torch.compile
 
 One line of JSON on the standard output.
 """
@@ -29,7 +26,6 @@ from torch.multiprocessing.spawn import spawn
 
 from pcg.capture import capture
 from pcg.machine import load_machine
-from pcg.models import MODELS, capture_model
 from pcg.models.mlp import MlpSize, mlp, sized
 from pcg.plan.plan import Plan
 from pcg.plan.precision import Precision
@@ -141,28 +137,6 @@ def compared(ours, theirs, meet=lambda: None) -> dict[str, float]:
     }
 
 
-def compiled(name: str, kind: str, batch: int) -> dict[str, float]:
-    """The optimized plan of a model of the zoo for one device, and its module by torch.compile, on
-    the same data."""
-    device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
-    machine = load_machine("dgx-h200" if kind == "cuda" else "local").with_devices(1)
-    model = capture_model(name, batch, 1)
-    plan = MeshPlanner(machine, load_library()).plan(name, model.graph).plan
-    world, source = World(device=device), OneBatch(device)
-    ours = steps_of(plan, world, compiles=True)
-    module, examples = MODELS[name].make(batch)
-    given = [node.leaf for node in model.graph.leaves if node.leaf.kind == "input"]
-    made = {leaf.name: source.piece(leaf, None, 0) for leaf in given}
-    inputs = [
-        made[leaf.name].to(example.dtype).reshape(example.shape)
-        for leaf, example in zip(given, examples, strict=True)
-    ]
-    module.to(device).compile()
-    theirs = steps_of_module(module, inputs)
-    wait = torch.cuda.synchronize if kind == "cuda" else lambda: None
-    return compared(ours, theirs, wait)
-
-
 def rank_main(rank: int, ranks: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
@@ -220,8 +194,6 @@ def main() -> None:
         case ["one"]:
             torch.set_num_threads(1)
             print(json.dumps(compared(plan_step(World(), SAMPLES), module_step(SAMPLES))))
-        case ["compiled", model, kind, batch]:
-            print(json.dumps(compiled(model, kind, int(batch))))
         case ["peak", what]:
             torch.set_num_threads(1)
             # Both processes have planned before, so they begin alike.

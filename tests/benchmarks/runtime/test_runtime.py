@@ -23,8 +23,8 @@ TIMES = {("ddp", "4"): 1.05, ("resnet", "2"): 1.05, ("one",): 1.02}
 MEMORY = 1.05
 
 
-def measured(*arguments: str) -> dict[str, float]:
-    script = Path(__file__).with_name("runtime_costs.py")
+def measured(*arguments: str, program: str = "runtime_costs.py") -> dict[str, float]:
+    script = Path(__file__).with_name(program)
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
@@ -56,7 +56,8 @@ def test_seconds_of_a_step(arguments):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize(("model", "batch"), [("resnext50", "64"), ("bert-large", "4")])
 def test_seconds_of_a_step_beside_torch_compile(model, batch):
-    seconds = measured("compiled", model, "cuda", batch)
+    case = f"{model}:{batch}:fp32:compiled"
+    seconds = measured("cuda", "dgx-h200", case, program="one_device.py")
     print(
         f"\n{model}, batch {batch}, {torch.cuda.get_device_name()}: plan"
         f" {seconds['plan_seconds'] * 1e3:.1f} ms,"
