@@ -14,7 +14,7 @@ values. As in reentrant checkpointing, there are no gradients if no operand has 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 from unittest.mock import patch
@@ -22,15 +22,20 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+NOT_REENTRANT = "_checkpoint_without_reentrant_generator"
+"""The function of torch that runs before and after a function. Since torch 2.15 there is another
+one, whose name begins like this."""
+
 
 @contextmanager
 def without_checkpoints() -> Generator[None]:
     """Within a block, let both kinds of torch's checkpointing call their function directly."""
     module: Any = import_module("torch.utils.checkpoint")
-    with (
-        patch.object(module.CheckpointFunction, "apply", _call),
-        patch.object(module, "_checkpoint_without_reentrant_generator", _no_context),
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(module.CheckpointFunction, "apply", _call))
+        for name in list(vars(module)):
+            if name.startswith(NOT_REENTRANT):
+                stack.enter_context(patch.object(module, name, _no_context))
         yield
 
 

@@ -91,7 +91,7 @@ def _apply_of(watch: ModuleWatch, straight: Collection[Any]) -> Callable[..., An
         if cls is import_module("torch.nn.modules._functions").CrossMapLRN2d:
             raise InputError(_line(watch.where), ACROSS_CHANNELS)
         if cls.__module__.partition(".")[0] == "torch":
-            return own.__func__(cls, *args, **kwargs)
+            return own.__get__(None, cls)(*args, **kwargs)
         use = Use(cls, args, kwargs)
         watch.uses.append((_line(watch.where), use.described()))
         return run_straight_through(use) if cls in straight else run_forward(use)
