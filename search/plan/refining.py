@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from math import inf
 from typing import NamedTuple
 
 from pcg.graph.graph import Graph, Node
@@ -72,6 +73,11 @@ class _Start(NamedTuple):
     trial: PricedTrial
     choice: Choice
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step."""
+        return self.trial.tried_late(self.choice).seconds
+
 
 class Rewriting(NamedTuple):
     """How graphs are rewritten: the rules that match a graph, and the trial of one, with its
@@ -90,28 +96,30 @@ def refine(
     work: int | None = None,
 ) -> None:
     """Refine the fastest plans of a few graphs, with each operator on any devices, and price the
-    results. Annealings are first wide, then near the fastest plan. After each wide one, the graph
-    of the fastest plan is rewritten, unless ``rewriting`` is None; after the first one, those of
-    other plans as well. All is left out where it cannot gain or is not known to be worth its time:
-    for chains on devices of one kind unless they are tiny, for many operators or devices, and for
-    plans that take hardly longer than their work."""
+    results. Annealings are first wide, then near the fastest plan. After each wide one that made a
+    plan faster, the graph of the fastest plan is rewritten, unless ``rewriting`` is None; after the
+    first one, those of other plans as well. All is left out where it cannot gain or is not known to
+    be worth its time: for chains on devices of one kind unless they are tiny, for many operators or
+    devices, and for plans that take hardly longer than their work."""
     if machine.devices > MOST_DEVICES:
         return
     work = WORK if work is None else work
     work = int(work * min(1.0, MEAN_DEVICES / machine.devices))
     starts = _starts(model, search, machine, teller)
     is_quick = machine.devices <= FEW_DEVICES and len(model.operators) <= FEW_OPERATORS
+    rewritten = inf  # the seconds of the fastest plan after its graph was rewritten
     for phase, (stages, part) in enumerate(PHASES):
         refined = _annealed(starts, int(part * work), stages, LANES[is_quick])
         fastest = min(refined, key=lambda pair: pair[1].seconds, default=None)
         if fastest is None:
             return
-        if rewriting is not None and stages is WIDELY:
+        if rewriting is not None and stages is WIDELY and fastest[1].seconds < rewritten:
             teller.works_on("rewriting as refined", "refine")
             most = BEHIND * fastest[1].seconds
             near = (pair for pair in refined if phase == 0 and pair[1].seconds <= most)
             every = dict.fromkeys((fastest, *near))
             starts = _all_rewritten([*every], rewriting, work, OTHERS[is_quick])
+            rewritten = min(start.seconds for start in starts)
         else:
             starts = [_Start(fastest[0], fastest[1].choice)]
 
