@@ -56,15 +56,14 @@ times as long as the fastest. Rewrites seldom lead from one of these graphs to a
 MOST_GRAPHS = 2
 """The most graphs that are refined. There are several since a change of mappings cannot undo a
 rewrite."""
+AGREEING = 3
+"""The number of annealings that lead to plans as fast as the fastest, after which there is probably
+none faster. All begin with other random numbers."""
 SMALL = 6
 """The operators up to which a graph is refined even if it is a chain, as that takes little time."""
 NEAR = 1.5
 """A plan of a rewritten graph is refined if it takes at most this many times as long as the fastest
 one. The model's own graph may have been tried on fewer numbers of devices."""
-
-
-_Refined = tuple[PricedTrial, Tried[PricedPlans]]
-"""A plan, and the trial of its graph on all devices."""
 
 
 class _Start(NamedTuple):
@@ -77,6 +76,25 @@ class _Start(NamedTuple):
     def seconds(self) -> float:
         """Seconds of a step."""
         return self.trial.tried_late(self.choice).seconds
+
+
+class _Refined(NamedTuple):
+    """A refined plan, and the trial of its graph on all devices. ``often``: the number of
+    annealings that reached a plan as fast as this one."""
+
+    trial: PricedTrial
+    tried: Tried[PricedPlans]
+    often: int
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step."""
+        return self.tried.seconds
+
+    @property
+    def start(self) -> _Start:
+        """The plan as a choice to refine further."""
+        return _Start(self.trial, self.tried.choice)
 
 
 class Rewriting(NamedTuple):
@@ -96,32 +114,34 @@ def refine(
     work: int | None = None,
 ) -> None:
     """Refine the fastest plans of a few graphs, with each operator on any devices, and price the
-    results. Annealings are first wide, then near the fastest plan. After each wide one that made a
-    plan faster, the graph of the fastest plan is rewritten, unless ``rewriting`` is None; after the
-    first one, those of other plans as well. All is left out where it cannot gain or is not known to
-    be worth its time: for chains on devices of one kind unless they are tiny, for many operators or
-    devices, and for plans that take hardly longer than their work."""
+    results. Annealings are first wide, then near the fastest plan. After each wide one, the graph
+    of the fastest plan is rewritten, unless ``rewriting`` is None, or found nothing faster for this
+    plan before; after the first one, those of other plans as well. Refinement ends when annealings
+    agree on the fastest plan and rewriting finds nothing faster. All is left out where it cannot
+    gain or is not known to be worth its time: for chains on devices of one kind unless they are
+    tiny, for many operators or devices, and for plans that take hardly longer than their work."""
     if machine.devices > MOST_DEVICES:
         return
     work = WORK if work is None else work
     work = int(work * min(1.0, MEAN_DEVICES / machine.devices))
     starts = _starts(model, search, machine, teller)
     is_quick = machine.devices <= FEW_DEVICES and len(model.operators) <= FEW_OPERATORS
-    rewritten = inf  # the seconds of the fastest plan after its graph was rewritten
+    settled = inf  # the seconds of a plan whose rewrites are no faster
     for phase, (stages, part) in enumerate(PHASES):
         refined = _annealed(starts, int(part * work), stages, LANES[is_quick])
-        fastest = min(refined, key=lambda pair: pair[1].seconds, default=None)
+        fastest = min(refined, key=lambda own: own.seconds, default=None)
         if fastest is None:
             return
-        if rewriting is not None and stages is WIDELY and fastest[1].seconds < rewritten:
+        starts, is_faster = [fastest.start], False
+        if rewriting is not None and stages is WIDELY and fastest.seconds < settled:
             teller.works_on("rewriting as refined", "refine")
-            most = BEHIND * fastest[1].seconds
-            near = (pair for pair in refined if phase == 0 and pair[1].seconds <= most)
-            every = dict.fromkeys((fastest, *near))
+            near = (own for own in refined if own.seconds <= BEHIND * fastest.seconds)
+            every = dict.fromkeys((fastest, *(near if phase == 0 else ())))
             starts = _all_rewritten([*every], rewriting, work, OTHERS[is_quick])
-            rewritten = min(start.seconds for start in starts)
-        else:
-            starts = [_Start(fastest[0], fastest[1].choice)]
+            is_faster = any(start.seconds < fastest.seconds for start in starts)
+            settled = inf if is_faster else fastest.seconds
+        if fastest.often >= AGREEING and not is_faster:
+            return
 
 
 def _all_rewritten(
@@ -129,7 +149,7 @@ def _all_rewritten(
 ) -> list[_Start]:
     """The best plan after rewrites of each graph, and other plans near that of the first: one for
     each graph, and up to ``others`` besides the first."""
-    made = [_rewritten(*pair, rewriting, work, others) for pair in refined]
+    made = [_rewritten(own, rewriting, work, others) for own in refined]
     by_graph: dict[Graph, _Start] = {}
     for start in [*(starts[0] for starts in made), *made[0][1:]]:
         by_graph.setdefault(start.trial.graph, start)
@@ -152,13 +172,11 @@ def _starts(model: Graph, search: SearchState, machine: Machine, teller: Teller)
     return starts
 
 
-def _rewritten(
-    whole: PricedTrial, tried: Tried[PricedPlans], rewriting: Rewriting, work: int, others: int
-) -> list[_Start]:
+def _rewritten(refined: _Refined, rewriting: Rewriting, work: int, others: int) -> list[_Start]:
     """The plan after rewrites of its graph that make it faster, which is priced even after an
     interrupt; then up to ``others`` plans that are nearly as fast."""
-    given = whole, tried.choice, tried.seconds, rewriting.rules_of, work
-    rewriter = RefinedRewriter(*given)
+    whole, tried = refined.trial, refined.tried
+    rewriter = RefinedRewriter(whole, tried.choice, tried.seconds, rewriting.rules_of, work)
     try:
         whole.phases.timed("refining", rewriter.improve)
     finally:
@@ -193,9 +211,12 @@ def _annealed(starts: Sequence[_Start], work: int, stages: Stages, count: int) -
         lanes.sort(key=lambda pair: pair[1].annealer.least)
         refined: list[_Refined] = []
         for trial, _ in starts:
-            own = (trial.tried_late(lane.best) for other, lane in lanes if other is trial)
-            fitting = (tried for tried in own if any(plan.fits for plan in tried.judged))
-            refined += [(trial, tried) for tried in islice(fitting, 1)]
+            own = [lane for other, lane in lanes if other is trial]
+            every = (trial.tried_late(lane.best) for lane in own)
+            fitting = (tried for tried in every if any(plan.fits for plan in tried.judged))
+            for tried in islice(fitting, 1):
+                often = sum(lane.annealer.least <= tried.seconds for lane in own)
+                refined.append(_Refined(trial, tried, often))
     return refined
 
 

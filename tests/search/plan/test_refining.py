@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from support.plans.branched import TWO_TOWERS, branched
@@ -22,16 +22,15 @@ from search.choices import Mode
 from search.cost.cost import CostModel
 from search.cost.derivation import Derivation
 from search.cost.planned import Planned
-from search.cost.progress import timed_by
+from search.cost.progress import Teller, timed_by
 from search.cost.simulate import simulate
 from search.map.choose.choosing import Chooser
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import everything
 from search.plan import planner as plans
 from search.plan import refining
-from search.plan.incumbent import PricedTrial
 from search.plan.planner import MeshPlanner
-from search.plan.refining import is_branched
+from search.plan.refining import Rewriting, is_branched
 from search.refine.overlap import Trial
 from substitutions.audit.replay import replay
 from substitutions.rules.store import Library, load_library
@@ -98,9 +97,9 @@ def test_two_graphs_are_rewritten_after_the_first_annealing(library, monkeypatch
     rewritten: list[Graph] = []
     whole = refining._rewritten
 
-    def noted(trial: PricedTrial, *given: Any) -> Any:
-        rewritten.append(trial.graph)
-        return whole(trial, *given)
+    def noted(refined: Any, *given: Any) -> Any:
+        rewritten.append(refined.trial.graph)
+        return whole(refined, *given)
 
     monkeypatch.setattr(refining, "_rewritten", noted)
     monkeypatch.setattr(refining, "BEHIND", 2.0)
@@ -139,3 +138,47 @@ def test_resharding_for_several_readers_is_counted_once(library, brief: bool):
     trial.judge = lambda made: seconds.append(made.seconds) or made.seconds
     trial.moved_once(before.choice, everything, brief=brief)
     assert min(seconds) < 0.99 * before.seconds
+
+
+@pytest.mark.parametrize(
+    ("annealed", "often", "rewritten", "expected"),
+    [
+        # Rewriting gains each time.
+        ([3.0, 2.0, 1.5], 3, [2.5, 1.8], "ARARA"),
+        # Rewriting finds nothing, and would do the same again for the same plan.
+        ([3.0, 3.0, 3.0], 2, [3.0], "ARAA"),
+        # The second annealing gains, so there is another plan to rewrite.
+        ([3.0, 2.0, 2.0], 2, [3.0, 2.0], "ARARA"),
+        # Annealings agree, and rewriting finds nothing faster.
+        ([3.0], 3, [3.0], "AR"),
+        ([3.0, 2.0], 3, [2.0, 2.0], "ARAR"),
+    ],
+)
+def test_refinement_goes_on_while_it_may_gain(annealed, often, rewritten, expected, monkeypatch):
+    """``expected``: the annealings and rewritings, in order."""
+    done: list[str] = []
+    seconds = {"A": iter(annealed), "R": iter(rewritten)}
+
+    def works(kind: str) -> list[Any]:
+        done.append(kind)
+        taken = next(seconds[kind])
+        return [Outcome(taken, often)]
+
+    monkeypatch.setattr(refining, "_starts", lambda *_: [])
+    monkeypatch.setattr(refining, "_annealed", lambda *_: works("A"))
+    monkeypatch.setattr(refining, "_all_rewritten", lambda *_: works("R"))
+    nothing: Any = None
+    given = parse_graph(TWO_TOWERS), nothing, MACHINE, Teller(), Rewriting(nothing, nothing)
+    refining.refine(*given, work=WORK)
+    assert "".join(done) == expected
+
+
+class Outcome(NamedTuple):
+    """Stands for a refined plan, or for one to refine."""
+
+    seconds: float
+    often: int
+
+    @property
+    def start(self) -> Outcome:
+        return self
