@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 from pcg.graph.graph import Graph, Node
 from pcg.placement.schedule import trace
@@ -32,6 +33,11 @@ def order_problem(graph: Graph, order: Sequence[Node]) -> tuple[Node, str] | Non
         issued.add(node)
     missing = next((node for node in graph.computing if node not in issued), None)
     return None if missing is None else (missing, "not listed")
+
+
+def has_orders(graph: Graph) -> bool:
+    """Return whether the operators of a graph can be issued in several orders."""
+    return any(before not in sources(node) for before, node in pairwise(graph.computing))
 
 
 def ordered(graph: Graph, places: Mapping[Node, float]) -> tuple[Node, ...]:

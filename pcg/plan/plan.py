@@ -307,8 +307,6 @@ def _recomputed(graph: Graph, content: PlanFile, where: str) -> frozenset[Node]:
 
 def _order(graph: Graph, content: PlanFile, where: str) -> tuple[Node, ...]:
     order, where = content.decisions.order, f"{where}: decisions.order"
-    if order and content.decisions.pipeline:
-        raise InputError(where, "an order of operators, expected none in a pipeline")
     names = node_names(graph)
     nodes = {names[node][0]: node for node in graph.computing}
     for name in order:

@@ -31,11 +31,11 @@ from search.map.building import Builder, Cut
 from search.map.choose.choosing import Chooser
 from search.map.rules.cuts import Cuts
 from search.map.space.axes import Mesh
-from search.pipeline.build import build
+from search.pipeline.built.build import build
+from search.pipeline.built.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
 from search.pipeline.micro import MicroBatches
-from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
 from search.plan.finish import does_not_fit, finished
 from search.plan.hand_cuts import by_hand, opened_ends

@@ -6,15 +6,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
 from typing import TypeVar
 
 from pcg.collection import uncollected
 from pcg.errors import NegativeAnswer
-from pcg.graph.graph import Graph, Node
+from pcg.graph.graph import Graph
 from pcg.machine import Machine
-from pcg.placement.schedule import Schedule
 from pcg.plan.pipeline import PipelineFile, ScheduleKind
 from pcg.plan.plan import Plan
 from pcg.plan.training import Training
@@ -23,25 +21,22 @@ from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, Teller, check_time, now
-from search.cost.units import forward_seconds, recomputations_to_fit
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import by_roles, everything
-from search.pipeline.build import build, placed
-from search.pipeline.clock import step_seconds
-from search.pipeline.crossing import Crossings
-from search.pipeline.micro import GroupStrategies, MicroBatches
-from search.pipeline.moves import FEW_DEVICES, BoundMoves
+from search.pipeline.built.moves import FEW_DEVICES, BoundMoves
+from search.pipeline.built.orders import reorderings
+from search.pipeline.built.pricer import BuiltPipeline, PipelinePricer
+from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import (
     Outline,
     least_excess,
     micro_batch_counts,
     stage_counts,
 )
-from search.pipeline.price import StageGroups, chunks_on, stage_bytes, stage_seconds
 from search.pipeline.stage_batches import StageBatches, by_kind, group_costs
 from search.pipeline.stage_memory import PLAIN
 from search.pipeline.streams import Streams, streams
-from search.pipeline.tries import FEW_OPERATORS, PLAIN_FIRST, OutlineSearch
+from search.pipeline.tries import FEW_OPERATORS, OutlineSearch
 from search.plan.finish import finished
 from search.split.blocks import folded
 from search.split.colours import MOST_FREE
@@ -57,7 +52,8 @@ OUTLINING = 2 / 3
 """The largest fraction of the time that is spent on outlines, if there are any."""
 FAR = 1.2
 """For a deep model, a pipeline is not built if its estimate is this many times the time of one that
-was built and fits: building takes long, and estimates are better than that."""
+was built and fits: building takes long, and estimates are better than that. Orders of issue are
+improved in pipelines that take less than this many times the time that they have to beat."""
 NEAR = 1.5
 """For other models, a pipeline is built even if its estimate is up to this many times the time that
 it has to beat, and improved if it takes no longer than that once it is built. Estimates know of no
@@ -70,21 +66,6 @@ MORE = 1.5
 """The factor on the memory for outlines of small models that may fit once they are built."""
 MOST_AGAIN = 3
 """The most times that outlines are made again with less memory."""
-
-
-@dataclass(frozen=True)
-class BuiltPipeline:
-    """A pipeline with its price. ``seconds``: of a step; ``memory``: bytes on the fullest device;
-    ``excess``: the largest number of bytes by which a device exceeds its memory, at most 0 if the
-    pipeline fits."""
-
-    outline: Outline
-    steps: Schedule
-    seconds: float
-    memory: int
-    excess: int
-    recompute: frozenset[Node] = frozenset()
-    kind: ScheduleKind = "1f1b"
 
 
 @dataclass
@@ -152,7 +133,7 @@ class PipelinePlanner:
         if first == "interrupted":
             self._phases.end_soon()
         finalists = self._finalists(_ranked(tried))
-        then = _collected(finalists, built, lambda: any(map(self._fits, built)))
+        then = _collected(finalists, built, lambda: any(one.fits for one in built))
         if not built:
             raise KeyboardInterrupt if first == "interrupted" else OutOfTime
         is_small = self.machine.devices <= FEW_DEVICES
@@ -160,6 +141,8 @@ class PipelinePlanner:
             self._with_more_memory(source, cuts, built)
             self._with_less_memory(source, cuts, built)
             then = self._improved(built)
+        if then == "exhausted" and is_small:
+            then = self._reordered(built)
         late = {"interrupted": 2, "time": 1, "exhausted": 0}
         return max(first, then, key=lambda stop: late[stop])
 
@@ -182,8 +165,8 @@ class PipelinePlanner:
         fit took more memory than estimated."""
         limit, share = self.machine.memory_limit(), 1.0
         for _ in range(MOST_AGAIN):
-            fitting = min((one.seconds for one in built if self._fits(one)), default=inf)
-            over = [one for one in built if not self._fits(one) and one.seconds < fitting]
+            fitting = min((one.seconds for one in built if one.fits), default=inf)
+            over = [one for one in built if not one.fits and one.seconds < fitting]
             if not over:
                 return
             fastest = min(over, key=lambda pipeline: pipeline.seconds)
@@ -234,7 +217,7 @@ class PipelinePlanner:
         return f"{problem} least memory misses by {excess / 1e9:.2f} GB a device"
 
     def _finalists(self, ranked: list[Outline]) -> Iterator[BuiltPipeline]:
-        cost = self._cost(self.machine)
+        pricer = self._pricer
         best, number = inf, Counter[bool]()
         for one in ranked:
             if best < inf and number.total() >= FINALISTS:
@@ -248,29 +231,38 @@ class PipelinePlanner:
             if number[spares] == MOST_BUILT:
                 continue
             number[spares] += 1
-            built = self._built(one, cost)
-            if self._fits(built):
+            built = pricer.built(one)
+            if built.fits:
                 best, self._phases.has_plan = min(best, built.seconds), True
             yield built
 
     def _improved(self, built: list[BuiltPipeline]) -> Stop:
         """Look for faster pipelines around those that are nearly as fast as the best that fits, and
         add them to ``built``. Returns why it ended."""
-        cost = self._cost(self.machine)
+        pricer = self._pricer
 
         def price(one: Outline) -> float:
             check_time()
             kind = "zb-h1" if self._may_put_off(one) else self.kind
-            built.append(self._built(replace(one, kind=kind), cost))
-            return built[-1].seconds if self._fits(built[-1]) else inf
+            built.append(pricer.built(replace(one, kind=kind)))
+            return built[-1].seconds if built[-1].fits else inf
 
         # The memory of chunks is counted once they are built.
         moves = BoundMoves(price, more_chunks=self.kind == "1f1b")
-        fitting = min((one.seconds for one in built if self._fits(one)), default=inf)
+        fitting = min((one.seconds for one in built if one.fits), default=inf)
         most = NEAR * min(self.faster_than, fitting)
         # A pipeline that does not fit may do so with other bounds or more chunks.
         near = sorted((one for one in built if one.seconds <= most), key=lambda one: one.seconds)
         return _collected((moves.improve(one.outline) for one in near), [], lambda: True)
+
+    def _reordered(self, built: list[BuiltPipeline]) -> Stop:
+        """Look for better orders of issue of the best pipeline that fits, unless it is far slower
+        than what it has to beat, and add the results to ``built``. Returns why it ended."""
+        fitting = (one for one in built if one.fits)
+        best = min(fitting, key=lambda one: one.seconds, default=None)
+        if best is None or best.seconds > FAR * self.faster_than:
+            return "exhausted"
+        return _collected(reorderings(best, self._pricer.reordered), built, lambda: True)
 
     def _may_put_off(self, one: Outline) -> bool:
         """Whether a pipeline may have a pass for weights."""
@@ -278,65 +270,15 @@ class PipelinePlanner:
         return self.kind == "1f1b" and is_plain and one.stages > 1
 
     def _best(self, name: str, built: Sequence[BuiltPipeline]) -> BuiltPipeline:
-        fitting = [b for b in built if self._fits(b)]
+        fitting = [b for b in built if b.fits]
         if not fitting:
             raise NegativeAnswer(self._misses(name, min(b.excess for b in built)))
         return min(fitting, key=lambda b: b.seconds)
 
-    def _fits(self, built: BuiltPipeline) -> bool:
-        return built.excess <= 0
-
-    def _built(self, outline: Outline, cost: CostModel) -> BuiltPipeline:
-        own = outline.groups
-        groups = StageGroups(own.stages, own.size, own.slices, outline.interleave)
-        given = _given(outline, cost)
-        made = self._phases.timed("building", lambda: placed(*given))
-        steps = self._phases.timed("scheduling", lambda: made.schedule())
-        # A pass for weights may take more memory than 1F1B, or no less time.
-        kinds = dict.fromkeys((outline.kind, self.kind))
-        ways = [self._priced(outline, steps, groups, cost, kind) for kind in kinds]
-        best = min(ways, key=lambda one: (self._over(one), one.seconds))
-        self.teller.priced(best.seconds if self._fits(best) else inf)
-        return best
-
-    def _priced(
-        self,
-        outline: Outline,
-        steps: Schedule,
-        groups: StageGroups,
-        cost: CostModel,
-        kind: ScheduleKind,
-    ) -> BuiltPipeline:
-        """The price of a built pipeline, with recomputation if it is needed to fit: the fastest way
-        that fits."""
-        slices, chunks = groups.micro_batches, groups.interleave
-
-        def priced(nodes: frozenset[Node]) -> BuiltPipeline:
-            run = partial(stage_seconds, steps, cost, groups, nodes, kind)
-            seconds = step_seconds(self._phases.timed("simulating", run), slices, kind, chunks)
-            held = stage_bytes(steps, cost, groups, kind, nodes)
-            return BuiltPipeline(outline, steps, seconds, max(held), excess(held), nodes, kind)
-
-        def excess(held: Sequence[int]) -> int:
-            return max(own - limit for own, limit in zip(held, limits, strict=True))
-
-        def counted(nodes: frozenset[Node]) -> int:
-            return excess(stage_bytes(steps, cost, groups, kind, nodes))
-
-        limits = [own.cost.machine.memory_limit() for own in outline.groups.each]
-        built = [priced(frozenset())] if self.recompute in PLAIN_FIRST else []
-        if self.recompute is not Recompute.NONE and not any(map(self._fits, built)):
-            seconds = forward_seconds(steps, cost, slices)
-            chunks_of_steps = chunks_on(steps, groups)
-            within = groups.size, chunks_of_steps.numbers if chunks_of_steps else {}
-            ways = recomputations_to_fit(steps, seconds, counted, 0, self.recompute, *within)
-            built += [priced(nodes) for nodes in ways]
-        every = built or [priced(frozenset())]
-        return min(every, key=lambda pipeline: (self._over(pipeline), pipeline.seconds))
-
-    def _over(self, built: BuiltPipeline) -> int:
-        """Bytes by which a pipeline exceeds the memory of a device, or 0."""
-        return max(built.excess, 0)
+    @property
+    def _pricer(self) -> PipelinePricer:
+        given = self._cost(self.machine), self.kind, self.recompute
+        return PipelinePricer(*given, self._phases, self.teller)
 
     def _cost(self, machine: Machine) -> CostModel:
         return CostModel(machine, self.training, self.speed)
@@ -349,13 +291,12 @@ class PipelinePlanner:
             schedule=best.kind,
             interleave=best.outline.interleave,
         )
-        cost = self._cost(self.machine)
         return finished(
             name,
             graph,
-            build(*_given(best.outline, cost)),
+            self._pricer.derived(best),
             best.steps,
-            cost,
+            self._cost(self.machine),
             self.library.hash,
             seconds=best.seconds,
             memory=best.memory,
@@ -371,14 +312,6 @@ def _ranked(outlines: Sequence[Outline]) -> list[Outline]:
     ranked = sorted(outlines, key=lambda one: one.seconds)
     first = next((one for one in ranked if one.by_hand), None)
     return ranked if first is None else [first, *(one for one in ranked if one is not first)]
-
-
-def _given(
-    one: Outline, cost: CostModel
-) -> tuple[MicroBatches, GroupStrategies, tuple[int, ...], int, int, Crossings]:
-    """The arguments of ``build`` for an outline. ``cost``: of the whole machine."""
-    parts, crossings = one.sparing.parts, Crossings(cost)
-    return one.batches, one.chosen, one.bounds, one.interleave, parts, crossings
 
 
 def _collected(results: Iterator[T], known: list[T], is_enough: Callable[[], bool]) -> Stop:

@@ -21,9 +21,9 @@ from search.cost.cost import CostModel
 from search.cost.events import Event, Usage, events, usage
 from search.cost.simulate import TimedTasks
 from search.cost.tasks import BACKWARD, FORWARD, RECOMPUTE, SYNC, UPDATE
+from search.pipeline.built.price import StageGroups, StageRuns, in_order, stage_runs
 from search.pipeline.clock import StageSeconds, step_seconds
 from search.pipeline.pass_times import Pass, passes
-from search.pipeline.price import StageGroups, StageRuns, in_order, stage_runs
 
 ROUNDING = 1e-9
 """The fraction of a step below which a part of an event is left out where the event is cut in

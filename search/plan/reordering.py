@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice, pairwise
+from itertools import islice
 
 from pcg.graph.graph import Graph
-from pcg.placement.order import sources
+from pcg.placement.order import has_orders
 from search.cost.progress import Teller
 from search.plan.incumbent import PricedPlan, SearchState
 from search.refine.annealing import Stage, Stages
@@ -53,8 +53,3 @@ def _plans(search: SearchState) -> Iterator[PricedPlan]:
         is_small = len(graph.operators) <= MOST_OPERATORS
         if is_small and not plan.choice.fully_sharded and has_orders(graph):
             yield plan
-
-
-def has_orders(graph: Graph) -> bool:
-    """Whether the operators of a graph can be issued in several orders."""
-    return any(before not in sources(node) for before, node in pairwise(graph.computing))

@@ -29,12 +29,12 @@ from search.cost.units import forward_seconds, recomputations_to_fit
 from search.map.building import Cut
 from search.map.choose.choosing import Choice
 from search.map.rules.cuts import Cuts
-from search.pipeline.build import build
+from search.pipeline.built.build import build
+from search.pipeline.built.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import Outline, micro_batch_counts, stage_counts
-from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import Streams, streams
 from search.pipeline.tries import PLAIN_FIRST, ladder
 from search.plan.finish import does_not_fit, finished

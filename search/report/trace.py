@@ -22,7 +22,7 @@ from search.cost.events import Event, Usage, busiest, events
 from search.cost.memory import Memory, peak_memory
 from search.cost.simulate import recomputing
 from search.cost.tasks import FORWARD, PHASES, RECOMPUTE, SYNC, UPDATE, Task
-from search.pipeline.price import StageGroups, fullest
+from search.pipeline.built.price import StageGroups, fullest
 from search.pipeline.stage_timeline import PipelineRun, pipeline_run
 
 MOST_EVENTS = 500_000

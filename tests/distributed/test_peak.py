@@ -27,9 +27,9 @@ from search.cost.cost import CostModel
 from search.cost.liveness import liveness
 from search.cost.memory import peak_memory
 from search.map.rules.cuts import Cuts
-from search.pipeline.build import build
+from search.pipeline.built.build import build
+from search.pipeline.built.price import StageGroups, stage_bytes
 from search.pipeline.micro import MicroBatches
-from search.pipeline.price import StageGroups, stage_bytes
 from search.pipeline.streams import streams
 from search.plan.planner import MeshPlanner
 from substitutions.rules.store import load_library

@@ -19,7 +19,7 @@ from pcg.plan.training import Training
 from search.by_hand.planner import HandPlan, HandPlanner
 from search.cost.cost import CostModel
 from search.cost.memory import peak_memory
-from search.pipeline.price import StageGroups, fullest
+from search.pipeline.built.price import StageGroups, fullest
 from substitutions.rules.store import load_library
 
 TRAINING = Training("adam", "bf16", compiled=True)

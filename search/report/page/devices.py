@@ -16,7 +16,7 @@ from search.cost.cost import CostModel
 from search.cost.events import Usage
 from search.cost.memory import Memory, memory_by_device
 from search.cost.tasks import COMPUTE
-from search.pipeline.price import held_by_device
+from search.pipeline.built.price import held_by_device
 from search.report.spending import timed
 from search.report.trace import SimulatedPlan
 

@@ -96,7 +96,7 @@ def test_as_much_is_recomputed_as_is_needed_to_fit():
         for one in made:
             left.append(one.sparing.left)
             planner = PipelinePlanner(machine_of(memory), library)
-            built = planner._built(one, planner._cost(machine_of(memory)))
+            built = planner._pricer.built(one)
             assert built.excess <= 0
             # Cheap results are recomputed first, which the estimate leaves out.
             assert 0.8 * one.seconds < built.seconds < 1.01 * one.seconds

@@ -18,7 +18,7 @@ from support.small.every_pipeline import (
     small_chain,
 )
 
-from search.pipeline.moves import BoundMoves, moved
+from search.pipeline.built.moves import BoundMoves, moved
 from search.pipeline.outline import Outline
 from substitutions.rules.store import Library, load_library
 

@@ -13,12 +13,12 @@ from search.cost.cost import CostModel
 from search.cost.events import usage
 from search.map.rules.cuts import Cuts
 from search.pipeline import tries
-from search.pipeline.build import build
+from search.pipeline.built.build import build
+from search.pipeline.built.price import StageGroups, stage_bytes, stage_runs, stage_seconds
 from search.pipeline.clock import step_seconds
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import interleaved, outline
 from search.pipeline.planner import PipelinePlanner
-from search.pipeline.price import StageGroups, stage_bytes, stage_runs, stage_seconds
 from search.pipeline.stage_batches import alike
 from search.pipeline.streams import streams
 from search.report.describe import pipeline_text

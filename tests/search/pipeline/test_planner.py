@@ -25,12 +25,13 @@ from search.cost.planned import DataParallelStep, Planned, SearchReport
 from search.cost.simulate import simulate
 from search.map.rules.cuts import Cuts
 from search.pipeline.beside import WithPipelines
-from search.pipeline.build import build
+from search.pipeline.built.build import build
+from search.pipeline.built.price import StageGroups, stage_bytes, stage_seconds
+from search.pipeline.built.pricer import BuiltPipeline, PipelinePricer
 from search.pipeline.clock import step_seconds
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import outline, stage_counts
-from search.pipeline.planner import BuiltPipeline, PipelinePlanner
-from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
+from search.pipeline.planner import PipelinePlanner
 from search.pipeline.stage_batches import alike
 from search.pipeline.stage_memory import PLAIN, Sparing
 from search.pipeline.streams import streams
@@ -337,10 +338,10 @@ def test_candidates_of_a_deep_model_far_above_the_best_are_not_built(
         SimpleNamespace(batches=batches, seconds=seconds, sparing=sparing)
         for seconds, sparing in ((1.0, PLAIN), (1.1, PLAIN), (1.3, PLAIN), (1.5, remade))
     ]
-    monkeypatch.setattr(planner, "_built", lambda one, cost: replace(FOUND, seconds=one.seconds))
+    monkeypatch.setattr(PipelinePricer, "built", lambda _, one: replace(FOUND, seconds=one.seconds))
     given: Any = ranked
     assert [one.seconds for one in planner._finalists(given)] == built
 
 
 NOTHING: Any = None
-FOUND = BuiltPipeline(NOTHING, NOTHING, 0.0, 0, 0)
+FOUND = BuiltPipeline(NOTHING, NOTHING, NOTHING, 0.0, 0, 0)

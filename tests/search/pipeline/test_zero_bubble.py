@@ -18,8 +18,8 @@ from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
 from search.cost.cost import CostModel
 from search.pipeline import tries
+from search.pipeline.built.price import StageGroups, held_by_device, stage_seconds
 from search.pipeline.planner import PipelinePlanner
-from search.pipeline.price import StageGroups, held_by_device, stage_seconds
 from search.report.describe import pipeline_text
 from search.report.trace import simulate_plan
 from substitutions.rules.store import load_library

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pcg.machine import load_machine
-from pcg.placement.order import order_problem
+from pcg.placement.order import has_orders, order_problem
 from pcg.plan.text import parse_graph
 from search.plan.planner import MeshPlanner
-from search.plan.reordering import has_orders
 from search.report.trace import simulate_plan
 from substitutions.rules.store import load_library
 

@@ -29,7 +29,7 @@ from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
 from search.cost.cost import CostModel
 from search.map.rules.cuts import Cuts
-from search.pipeline.build import build
+from search.pipeline.built.build import build
 from search.pipeline.micro import MicroBatches
 from search.pipeline.streams import streams
 from search.report.trace import price_plan

@@ -32,13 +32,13 @@ from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.map.rules.cuts import Cuts
 from search.map.space.axes import Strategy
-from search.pipeline.build import placed
+from search.pipeline.built.build import placed
+from search.pipeline.built.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
 from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.outline import micro_batch_counts, stage_counts
 from search.pipeline.planner import PipelinePlanner
-from search.pipeline.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.streams import streams
 from substitutions.rules.store import Library
 

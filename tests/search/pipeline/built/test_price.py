@@ -15,8 +15,8 @@ from pcg.placement.schedule import schedule
 from search.cost.cost import CostModel
 from search.cost.liveness import liveness
 from search.cost.memory import itemsizes
+from search.pipeline.built.price import StageGroups, chunks_on, held_by_device
 from search.pipeline.flights import flights
-from search.pipeline.price import StageGroups, chunks_on, held_by_device
 from substitutions.rules.store import load_library
 
 

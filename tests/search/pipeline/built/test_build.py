@@ -25,7 +25,7 @@ from pcg.readings.ring import Reals
 from runtime.execute.kernels import run_whole
 from search.cost.cost import CostModel
 from search.map.rules.cuts import Cuts
-from search.pipeline.build import build, placed
+from search.pipeline.built.build import build, placed
 from search.pipeline.crossing import Crossings
 from search.pipeline.micro import MicroBatches
 from search.pipeline.streams import Streams, streams

@@ -1,0 +1,142 @@
+"""Pipelines that are built from outlines, each with its price.
+
+A pipeline that does not fit in memory recomputes a part of the forward pass. It may also put off
+the gradients of weights (ZB-H1). Of these ways, the fastest that fits is the price of the pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import inf
+
+from pcg.graph.graph import Node
+from pcg.placement.schedule import Schedule
+from pcg.plan.pipeline import ScheduleKind
+from search.choices import Recompute
+from search.cost.cost import CostModel
+from search.cost.progress import Phases, Teller
+from search.cost.units import forward_seconds, recomputations_to_fit
+from search.map.building import Cut
+from search.map.rules.fully_sharded import PlacedGraph
+from search.pipeline.built.build import build, placed
+from search.pipeline.built.price import StageGroups, chunks_on, stage_bytes, stage_seconds
+from search.pipeline.clock import step_seconds
+from search.pipeline.crossing import Crossings
+from search.pipeline.micro import GroupStrategies, MicroBatches
+from search.pipeline.outline import Outline
+from search.pipeline.tries import PLAIN_FIRST
+
+
+@dataclass(frozen=True)
+class BuiltPipeline:
+    """A pipeline with its price. ``seconds``: of a step; ``memory``: bytes on the fullest device;
+    ``excess``: the largest number of bytes by which a device exceeds its memory, at most 0 if the
+    pipeline fits."""
+
+    outline: Outline
+    placed: PlacedGraph
+    steps: Schedule
+    seconds: float
+    memory: int
+    excess: int
+    recompute: frozenset[Node] = frozenset()
+    kind: ScheduleKind = "1f1b"
+
+    @property
+    def fits(self) -> bool:
+        return self.excess <= 0
+
+    @property
+    def over(self) -> int:
+        """Bytes by which the pipeline exceeds the memory of a device, or 0."""
+        return max(self.excess, 0)
+
+
+@dataclass
+class PipelinePricer:
+    """Builds and prices pipelines. ``cost``: of the whole machine; ``kind``: the schedule of those
+    that don't put off the gradients of weights."""
+
+    cost: CostModel
+    kind: ScheduleKind
+    recompute: Recompute
+    phases: Phases
+    teller: Teller = field(default_factory=Teller)
+
+    def built(self, outline: Outline) -> BuiltPipeline:
+        """The pipeline of an outline."""
+        made = self.phases.timed("building", lambda: placed(*self._given(outline)))
+        steps = self.phases.timed("scheduling", made.schedule)
+        # A pass for weights may take more memory than 1F1B, or no less time.
+        kinds = dict.fromkeys((outline.kind, self.kind))
+        ways = [self._fastest(outline, made, steps, kind) for kind in kinds]
+        best = min(ways, key=lambda one: (one.over, one.seconds))
+        self.teller.priced(best.seconds if best.fits else inf)
+        return best
+
+    def reordered(self, given: BuiltPipeline, order: tuple[Node, ...]) -> BuiltPipeline:
+        """The same pipeline in another order of issue. It recomputes the same."""
+        made = replace(given.placed, order=order)
+        return self._priced(given.outline, made, made.schedule(), given.kind, given.recompute)
+
+    def derived(self, given: BuiltPipeline) -> Cut:
+        """The graph of a pipeline with its derivation from the model."""
+        return replace(build(*self._given(given.outline)), order=given.placed.order)
+
+    def _given(
+        self, one: Outline
+    ) -> tuple[MicroBatches, GroupStrategies, tuple[int, ...], int, int, Crossings]:
+        """The arguments of ``build`` for an outline."""
+        parts, crossings = one.sparing.parts, Crossings(self.cost)
+        return one.batches, one.chosen, one.bounds, one.interleave, parts, crossings
+
+    def _fastest(
+        self, outline: Outline, made: PlacedGraph, steps: Schedule, kind: ScheduleKind
+    ) -> BuiltPipeline:
+        """The price of a pipeline, with recomputation if it is needed to fit: the fastest way that
+        fits."""
+
+        def counted(nodes: frozenset[Node]) -> int:
+            return _excess(outline, stage_bytes(steps, self.cost, groups, kind, nodes))
+
+        groups, priced = _groups(outline), partial(self._priced, outline, made, steps, kind)
+        known = [priced(frozenset())] if self.recompute in PLAIN_FIRST else []
+        if self.recompute is not Recompute.NONE and not any(one.fits for one in known):
+            seconds = forward_seconds(steps, self.cost, groups.micro_batches)
+            chunks = chunks_on(steps, groups)
+            within = groups.size, chunks.numbers if chunks else {}
+            ways = recomputations_to_fit(steps, seconds, counted, 0, self.recompute, *within)
+            known += [priced(nodes) for nodes in ways]
+        every = known or [priced(frozenset())]
+        return min(every, key=lambda one: (one.over, one.seconds))
+
+    def _priced(
+        self,
+        outline: Outline,
+        made: PlacedGraph,
+        steps: Schedule,
+        kind: ScheduleKind,
+        nodes: frozenset[Node],
+    ) -> BuiltPipeline:
+        """The price of a pipeline that recomputes the results of ``nodes``."""
+        groups = _groups(outline)
+        run = partial(stage_seconds, steps, self.cost, groups, nodes, kind)
+        each = self.phases.timed("simulating", run)
+        seconds = step_seconds(each, groups.micro_batches, kind, groups.interleave)
+        held = stage_bytes(steps, self.cost, groups, kind, nodes)
+        over = _excess(outline, held)
+        return BuiltPipeline(outline, made, steps, seconds, max(held), over, nodes, kind)
+
+
+def _groups(outline: Outline) -> StageGroups:
+    own = outline.groups
+    return StageGroups(own.stages, own.size, own.slices, outline.interleave)
+
+
+def _excess(outline: Outline, held: Sequence[int]) -> int:
+    """The largest number of bytes by which a device exceeds its memory. ``held``: the bytes on the
+    fullest device of each stage."""
+    limits = [own.cost.machine.memory_limit() for own in outline.groups.each]
+    return max(own - limit for own, limit in zip(held, limits, strict=True))
