@@ -52,8 +52,8 @@ OUTLINING = 2 / 3
 """The largest fraction of the time that is spent on outlines, if there are any."""
 FAR = 1.2
 """For a deep model, a pipeline is not built if its estimate is this many times the time of one that
-was built and fits: building takes long, and estimates are better than that. Orders of issue are
-improved in pipelines that take less than this many times the time that they have to beat."""
+was built and fits: building takes long, and estimates are better than that. Only pipelines are
+refined that take at most this many times the time that they have to beat."""
 NEAR = 1.5
 """For other models, a pipeline is built even if its estimate is up to this many times the time that
 it has to beat, and improved if it takes no longer than that once it is built. Estimates know of no
@@ -64,6 +64,8 @@ TIGHT = 0.5
 """Memory is short if a pipeline that is built takes more than this fraction of it."""
 MORE = 1.5
 """The factor on the memory for outlines of small models that may fit once they are built."""
+WORK = 200_000
+"""The most steps of all counts of memory, added up, to recompute less."""
 MOST_AGAIN = 3
 """The most times that outlines are made again with less memory."""
 
@@ -142,7 +144,7 @@ class PipelinePlanner:
             self._with_less_memory(source, cuts, built)
             then = self._improved(built)
         if then == "exhausted" and is_small:
-            then = self._reordered(built)
+            then = self._refined(built)
         late = {"interrupted": 2, "time": 1, "exhausted": 0}
         return max(first, then, key=lambda stop: late[stop])
 
@@ -255,14 +257,23 @@ class PipelinePlanner:
         near = sorted((one for one in built if one.seconds <= most), key=lambda one: one.seconds)
         return _collected((moves.improve(one.outline) for one in near), [], lambda: True)
 
-    def _reordered(self, built: list[BuiltPipeline]) -> Stop:
-        """Look for better orders of issue of the best pipeline that fits, unless it is far slower
-        than what it has to beat, and add the results to ``built``. Returns why it ended."""
+    def _refined(self, built: list[BuiltPipeline]) -> Stop:
+        """Refine the best pipeline that fits, unless it is far slower than what it has to beat, and
+        add the results to ``built``. Returns why it ended."""
         fitting = (one for one in built if one.fits)
         best = min(fitting, key=lambda one: one.seconds, default=None)
         if best is None or best.seconds > FAR * self.faster_than:
             return "exhausted"
-        return _collected(reorderings(best, self._pricer.reordered), built, lambda: True)
+        return _collected(self._refinements(best), built, lambda: True)
+
+    def _refinements(self, given: BuiltPipeline) -> Iterator[BuiltPipeline]:
+        """Yield a pipeline with less recomputation, and then in better orders of issue, if they are
+        faster."""
+        pricer = self._pricer
+        less = pricer.recomputing_less(given, WORK)
+        if less is not given:
+            yield less
+        yield from reorderings(less, pricer.reordered)
 
     def _may_put_off(self, one: Outline) -> bool:
         """Whether a pipeline may have a pass for weights."""

@@ -2,11 +2,14 @@
 
 A pipeline that does not fit in memory recomputes a part of the forward pass. It may also put off
 the gradients of weights (ZB-H1). Of these ways, the fastest that fits is the price of the pipeline.
+The recomputation is chosen by the bytes that it frees, whichever stage they are on. So the best
+pipeline is made to recompute less (``search.refine.kept_units``): stages near the last one have
+fewer micro-batches under way, and hold less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -17,7 +20,14 @@ from pcg.plan.pipeline import ScheduleKind
 from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.cost.progress import Phases, Teller
-from search.cost.units import forward_seconds, recomputations_to_fit
+from search.cost.units import (
+    CountBytes,
+    Unit,
+    forward_seconds,
+    recomputations_to_fit,
+    union,
+    units_of,
+)
 from search.map.building import Cut
 from search.map.rules.fully_sharded import PlacedGraph
 from search.pipeline.built.build import build, placed
@@ -27,6 +37,7 @@ from search.pipeline.crossing import Crossings
 from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.outline import Outline
 from search.pipeline.tries import PLAIN_FIRST
+from search.refine.kept_units import KeptUnits
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,33 @@ class PipelinePricer:
         made = replace(given.placed, order=order)
         return self._priced(given.outline, made, made.schedule(), given.kind, given.recompute)
 
+    def recomputing_less(self, given: BuiltPipeline, work: int) -> BuiltPipeline:
+        """The pipeline with some of its recomputation left out or exchanged, if a step is shorter
+        so; else as it is. ``work``: the most steps of all counts of memory, added up."""
+        if self.recompute is not Recompute.AUTO or not given.recompute:
+            return given
+        counted, units = self._units(given.outline, given.steps, given.kind)
+        chosen = tuple(unit for unit in units if unit.nodes <= given.recompute)
+        if union(chosen) != given.recompute:
+            return given
+        most = work // len(given.steps.steps)
+        nodes = union(KeptUnits(units, counted, 0, self.cost.itemsize, most).fewer(chosen))
+        less = self._priced(given.outline, given.placed, given.steps, given.kind, nodes)
+        return less if less.fits and less.seconds < given.seconds else given
+
+    def _units(
+        self, outline: Outline, steps: Schedule, kind: ScheduleKind
+    ) -> tuple[CountBytes, list[Unit]]:
+        """The excess of a pipeline as a function of the operators that it recomputes, and the units
+        that it may recompute."""
+
+        def counted(nodes: frozenset[Node]) -> int:
+            return _excess(outline, stage_bytes(steps, self.cost, groups, kind, nodes))
+
+        groups = _groups(outline)
+        seconds = forward_seconds(steps, self.cost, groups.micro_batches)
+        return counted, units_of(steps, seconds, counted, *_within(steps, groups))
+
     def derived(self, given: BuiltPipeline) -> Cut:
         """The graph of a pipeline with its derivation from the model."""
         return replace(build(*self._given(given.outline)), order=given.placed.order)
@@ -105,8 +143,7 @@ class PipelinePricer:
         known = [priced(frozenset())] if self.recompute in PLAIN_FIRST else []
         if self.recompute is not Recompute.NONE and not any(one.fits for one in known):
             seconds = forward_seconds(steps, self.cost, groups.micro_batches)
-            chunks = chunks_on(steps, groups)
-            within = groups.size, chunks.numbers if chunks else {}
+            within = _within(steps, groups)
             ways = recomputations_to_fit(steps, seconds, counted, 0, self.recompute, *within)
             known += [priced(nodes) for nodes in ways]
         every = known or [priced(frozenset())]
@@ -133,6 +170,12 @@ class PipelinePricer:
 def _groups(outline: Outline) -> StageGroups:
     own = outline.groups
     return StageGroups(own.stages, own.size, own.slices, outline.interleave)
+
+
+def _within(steps: Schedule, groups: StageGroups) -> tuple[int, Mapping[int, int]]:
+    """The number of devices of a stage, and the chunks of steps, as ``units_of`` takes them."""
+    chunks = chunks_on(steps, groups)
+    return groups.size, chunks.numbers if chunks else {}
 
 
 def _excess(outline: Outline, held: Sequence[int]) -> int:

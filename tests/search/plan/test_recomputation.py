@@ -22,6 +22,7 @@ from search.cost.units import (
     union,
     units_of,
 )
+from search.pipeline.built.pricer import PipelinePricer
 from search.pipeline.planner import PipelinePlanner
 from search.plan.planner import MeshPlanner
 from search.report.trace import simulate_plan
@@ -99,6 +100,16 @@ def test_no_tensor_is_recomputed_that_could_be_kept():
         greedy = min(len(nodes) for nodes in recomputations_to_fit(*given, room))
         dropped += len(plan.recompute) < greedy
     assert dropped
+
+
+@pytest.mark.parametrize("part", [0.6, pytest.param(0.7, marks=pytest.mark.soak)])
+def test_stages_of_a_pipeline_recompute_no_more_than_they_must(part, monkeypatch):
+    room = int(part * planned("pipeline", None, Recompute.NONE).estimates.peak_memory_bytes)
+    less = planned("pipeline", room, Recompute.AUTO)
+    monkeypatch.setattr(PipelinePricer, "recomputing_less", lambda _, given, work: given)
+    more = planned.__wrapped__("pipeline", room, Recompute.AUTO)
+    assert 0 < len(less.recompute) < len(more.recompute)
+    assert less.estimates.step_seconds < more.estimates.step_seconds
 
 
 @pytest.mark.parametrize("planner", [JOINT, "pipeline"])
