@@ -19,10 +19,9 @@ from pcg.placement.schedule import Schedule
 from pcg.plan.pipeline import ScheduleKind
 from search.choices import Recompute
 from search.cost.cost import CostModel
-from search.cost.progress import Phases, Teller
+from search.cost.progress import Phases, Teller, check_time
 from search.cost.units import (
     CountBytes,
-    Unit,
     forward_seconds,
     recomputations_to_fit,
     union,
@@ -97,27 +96,17 @@ class PipelinePricer:
         so; else as it is. ``work``: the most steps of all counts of memory, added up."""
         if self.recompute is not Recompute.AUTO or not given.recompute:
             return given
-        counted, units = self._units(given.outline, given.steps, given.kind)
+        outline, steps, kind = given.outline, given.steps, given.kind
+        counted, groups = self._counting(outline, steps, kind), _groups(outline)
+        seconds = forward_seconds(steps, self.cost, groups.micro_batches)
+        units = units_of(steps, seconds, counted, *_within(steps, groups))
         chosen = tuple(unit for unit in units if unit.nodes <= given.recompute)
         if union(chosen) != given.recompute:
             return given
-        most = work // len(given.steps.steps)
+        most = work // len(steps.steps)
         nodes = union(KeptUnits(units, counted, 0, self.cost.itemsize, most).fewer(chosen))
-        less = self._priced(given.outline, given.placed, given.steps, given.kind, nodes)
+        less = self._priced(outline, given.placed, steps, kind, nodes)
         return less if less.fits and less.seconds < given.seconds else given
-
-    def _units(
-        self, outline: Outline, steps: Schedule, kind: ScheduleKind
-    ) -> tuple[CountBytes, list[Unit]]:
-        """The excess of a pipeline as a function of the operators that it recomputes, and the units
-        that it may recompute."""
-
-        def counted(nodes: frozenset[Node]) -> int:
-            return _excess(outline, stage_bytes(steps, self.cost, groups, kind, nodes))
-
-        groups = _groups(outline)
-        seconds = forward_seconds(steps, self.cost, groups.micro_batches)
-        return counted, units_of(steps, seconds, counted, *_within(steps, groups))
 
     def derived(self, given: BuiltPipeline) -> Cut:
         """The graph of a pipeline with its derivation from the model."""
@@ -135,10 +124,7 @@ class PipelinePricer:
     ) -> BuiltPipeline:
         """The price of a pipeline, with recomputation if it is needed to fit: the fastest way that
         fits."""
-
-        def counted(nodes: frozenset[Node]) -> int:
-            return _excess(outline, stage_bytes(steps, self.cost, groups, kind, nodes))
-
+        counted = self._counting(outline, steps, kind)
         groups, priced = _groups(outline), partial(self._priced, outline, made, steps, kind)
         known = [priced(frozenset())] if self.recompute in PLAIN_FIRST else []
         if self.recompute is not Recompute.NONE and not any(one.fits for one in known):
@@ -148,6 +134,17 @@ class PipelinePricer:
             known += [priced(nodes) for nodes in ways]
         every = known or [priced(frozenset())]
         return min(every, key=lambda one: (one.over, one.seconds))
+
+    def _counting(self, outline: Outline, steps: Schedule, kind: ScheduleKind) -> CountBytes:
+        """The largest number of bytes by which a device exceeds its memory, as a function of the
+        operators whose results are recomputed."""
+
+        def counted(nodes: frozenset[Node]) -> int:
+            check_time()
+            return _excess(outline, stage_bytes(steps, self.cost, groups, kind, nodes))
+
+        groups = _groups(outline)
+        return counted
 
     def _priced(
         self,
