@@ -260,8 +260,7 @@ class PipelinePlanner:
     def _refined(self, built: list[BuiltPipeline]) -> Stop:
         """Refine the best pipeline that fits, unless it is far slower than what it has to beat, and
         add the results to ``built``. Returns why it ended."""
-        fitting = (one for one in built if one.fits)
-        best = min(fitting, key=lambda one: one.seconds, default=None)
+        best = _fastest(built)
         if best is None or best.seconds > FAR * self.faster_than:
             return "exhausted"
         return _collected(self._refinements(best), built, lambda: True)
@@ -281,10 +280,10 @@ class PipelinePlanner:
         return self.kind == "1f1b" and is_plain and one.stages > 1
 
     def _best(self, name: str, built: Sequence[BuiltPipeline]) -> BuiltPipeline:
-        fitting = [b for b in built if b.fits]
-        if not fitting:
+        best = _fastest(built)
+        if best is None:
             raise NegativeAnswer(self._misses(name, min(b.excess for b in built)))
-        return min(fitting, key=lambda b: b.seconds)
+        return best
 
     @property
     def _pricer(self) -> PipelinePricer:
@@ -315,6 +314,11 @@ class PipelinePlanner:
             pipeline=pipeline,
             short=folded(graph),
         )
+
+
+def _fastest(built: Sequence[BuiltPipeline]) -> BuiltPipeline | None:
+    """The fastest pipeline that fits, if there is one."""
+    return min((one for one in built if one.fits), key=lambda one: one.seconds, default=None)
 
 
 def _ranked(outlines: Sequence[Outline]) -> list[Outline]:

@@ -34,14 +34,17 @@ Reordered = Callable[[BuiltPipeline, tuple[Node, ...]], BuiltPipeline]
 def reorderings(given: BuiltPipeline, reordered: Reordered) -> Iterator[BuiltPipeline]:
     """Yield the pipeline in better orders, each faster than the one before. All of them fit."""
     graph = given.placed.graph
+    if len(graph.computing) > MOST_OPERATORS or not has_orders(graph):
+        return
     peers = _peers(given, graph.computing)
-    if len(graph.computing) > MOST_OPERATORS or not peers or not has_orders(graph):
+    movable = [*peers]
+    if not movable:
         return
     random, best, waits = Random(0), given, 0
     order = given.placed.order or graph.computing
     for _ in range(MOST):
         check_time()
-        node = random.choice(list(peers))
+        node = random.choice(movable)
         places = {other: float(place) for place, other in enumerate(order)}
         places[node] = places[random.choice(peers[node])] + random.choice((-0.5, 0.5))
         other = ordered(graph, places)

@@ -10,7 +10,7 @@ fewer micro-batches under way, and hold less.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
@@ -73,7 +73,7 @@ class PipelinePricer:
     kind: ScheduleKind
     recompute: Recompute
     phases: Phases
-    teller: Teller = field(default_factory=Teller)
+    teller: Teller
 
     def built(self, outline: Outline) -> BuiltPipeline:
         """The pipeline of an outline."""
