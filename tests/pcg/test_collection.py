@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
@@ -45,3 +47,23 @@ def test_garbage_collection_is_off_during_the_work_and_restored_after(is_on: boo
     with pytest.raises(ZeroDivisionError):
         work()
     assert gc.isenabled() == is_on
+
+
+CYCLE = """
+from pcg.collection import uncollected_at_exit
+
+class Node:
+    def __del__(self, print=print):
+        print("freed")
+
+node = Node()
+node.itself = node
+del node
+"""
+
+
+@pytest.mark.parametrize("is_left_out", [False, True])
+def test_cycles_are_not_searched_for_at_exit(is_left_out: bool):
+    code = CYCLE + "uncollected_at_exit()\n" * is_left_out
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    assert printed == (b"" if is_left_out else b"freed\n")

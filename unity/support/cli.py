@@ -33,6 +33,7 @@ from typing import Annotated, Any, NoReturn, cast
 
 import typer
 
+from pcg.collection import uncollected_at_exit
 from pcg.errors import InputError, UnityError, one_line, printable
 
 Misuse = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
@@ -129,6 +130,7 @@ def run_command(main: Callable[[], int | None]) -> NoReturn:
             stream, TextIOWrapper
         ):  # or a letter that the encoding lacks would end the process
             stream.reconfigure(errors="backslashreplace")
+    uncollected_at_exit()
     try:
         status = main() or 0
         sys.stdout.flush()
