@@ -116,7 +116,7 @@ def _checked(planner: MeshPlanner, graph: Graph) -> tuple[float, Plan | None]:
         return inf, None
     assert_same(graph, plan.graph, by_equation)
     assert not replay(plan, planner.library.rules).findings
-    steps = schedule(plan.graph, plan.views)
+    steps = schedule(plan.graph, plan.views, plan.order)
     seconds = simulate(steps, CostModel(planner.machine, planner.training)).step_seconds
     assert abs(plan.estimates.step_seconds - seconds) <= 1e-12 * seconds
     assert plan.estimates.peak_memory_bytes <= memory_limit(planner.machine, plan.views)
