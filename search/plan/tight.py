@@ -6,7 +6,8 @@ leads to plans that fit, but not to operators on different devices for the sake 
 Method: simulated annealing over whole plans (``search.refine.annealing``), whose memory is counted.
 The seconds of a plan that does not fit are raised in proportion to the bytes that it misses (a
 penalty function; Courant, 1943). There is an annealing for each set of weights that are stored in
-parts, with the other weights whole.
+parts, with the other weights whole. The fastest plan of each graph that fits is also polished
+(``search.refine.polish``), by changes to plans that fit.
 
 Complexity: up to ``STATES_TO_FIT`` full simulations for each of ``MOST_SETS`` sets of each graph.
 So only graphs of few operators are refined like this. Heuristic: another plan may fit and be
@@ -23,11 +24,13 @@ from pcg.graph.graph import Graph
 from pcg.machine import Machine
 from search.cost.progress import Teller
 from search.map.choose.choosing import Choice
+from search.map.space.allow import everything
 from search.plan.incumbent import PricedPlan, PricedTrial, SearchState
 from search.plan.refining import MOST_GRAPHS, SMALL, in_spaces, on_all_devices
 from search.refine.annealing import Price, Stage, Stages
 from search.refine.delta import DeltaSimulator
 from search.refine.mappings import PlanState
+from search.refine.polish import Polisher
 
 STATES_TO_FIT, MORE_STATES = 300, 1500
 """The states of each annealing; and if all weights are whole, so that most states are ruled out by
@@ -35,6 +38,8 @@ their time."""
 MOST_SETS = 8
 """The most sets of weights in parts that are tried for a graph. The smallest sets come first."""
 STAGES: Stages = (Stage(0.3, 0.1, "best"), Stage(0.3, 0.1, "alone"), Stage(0.4, 0.02, "best"))
+PAIRS = 4096
+"""The most pairs of strategies of two operators that are tried."""
 PENALTY = 10.0
 """A plan that takes a tenth more memory than there is counts as if its step took twice as long."""
 
@@ -42,7 +47,11 @@ PENALTY = 10.0
 def refine_to_fit(model: Graph, search: SearchState, machine: Machine, teller: Teller) -> None:
     """Refine the fastest plans that do not fit, for a few tiny graphs, if they are faster than all
     that fit. The results are priced, and those that fit are candidates."""
-    for plan in _starts(model, search):
+    starts = _starts(model, search)
+    for plan in _fitting(search) if starts else ():
+        teller.works_on("polishing within memory", "refine")
+        _polish_within_memory(search.priced[plan], plan)
+    for plan in starts:
         trial = search.priced[plan]
         whole = on_all_devices(search, trial.graph, machine)
         if whole is None:
@@ -79,6 +88,30 @@ def _starts(model: Graph, search: SearchState) -> list[PricedPlan]:
             by_graph.setdefault(graph, plan)
     of_model = [by_graph.pop(model)] if model in by_graph else []
     return [*of_model, *list(by_graph.values())[: MOST_GRAPHS - len(of_model)]]
+
+
+def _fitting(search: SearchState) -> list[PricedPlan]:
+    """The fastest plan of each tiny graph that fits, of those with strategies of a mesh."""
+    by_graph: dict[Graph, PricedPlan] = {}
+    for plan in sorted(search.priced, key=lambda plan: plan.seconds):
+        choice = plan.choice
+        is_plain = not (choice.mappings or choice.fully_sharded)
+        if plan.fits and is_plain and len(choice.graph.operators) <= SMALL:
+            by_graph.setdefault(choice.graph, plan)
+    return [*by_graph.values()][:MOST_GRAPHS]
+
+
+def _polish_within_memory(trial: PricedTrial, plan: PricedPlan) -> None:
+    """Change strategies of an operator or two, as long as a plan that fits is faster."""
+
+    def is_faster(choice: Choice, limit: float) -> bool:
+        if trial.delta.takes_less(choice, limit) is False:
+            return False
+        tried = trial.tried_choice(choice)
+        return tried.seconds < limit and any(made.fits for made in tried.judged)
+
+    polisher = Polisher(trial.chooser, trial.graph, trial.tried_choice, is_faster, PAIRS)
+    polisher.polished(trial.tried_choice(plan.choice), everything)
 
 
 def _price(trial: PricedTrial, choice: Choice) -> Price:

@@ -29,7 +29,7 @@ from search.map.space.axes import Strategy
 from search.map.space.strategies import starts
 
 PAIRS = 256
-"""The most pairs of strategies of two operators that are tried."""
+"""The number of pairs by default."""
 
 
 class TimedChoice(Protocol):
@@ -87,12 +87,14 @@ class _Bound:
 @dataclass(eq=False)
 class Polisher(Generic[P]):
     """Polishes plans of one graph. ``tried`` simulates a choice and keeps its plan. ``is_faster``
-    says whether a step takes less than a limit of seconds."""
+    says whether a step takes less than a limit of seconds. ``pairs``: the most pairs of strategies
+    of two operators that are tried."""
 
     chooser: Chooser
     graph: Graph
     tried: Callable[[Choice], P]
     is_faster: Callable[[Choice, float], bool]
+    pairs: int = PAIRS
 
     def polished(self, best: P, allowed: Allowed) -> P:
         """The plan after changes of one operator's strategy or first device, or of an operator and
@@ -118,7 +120,7 @@ class Polisher(Generic[P]):
         spaces = self.chooser.spaces
         for reader in self.graph.operators:
             for node in dict.fromkeys(v.node for v in reader.inputs if not v.node.is_leaf):
-                if len(places[node]) * len(places[reader]) > PAIRS:
+                if len(places[node]) * len(places[reader]) > self.pairs:
                     continue
                 for pair in product(places[node], places[reader]):
                     changes = dict(zip((node, reader), pair, strict=True))

@@ -13,8 +13,8 @@ from pcg.plan.text import parse_graph
 from pcg.plan.training import Training
 from substitutions.rules.store import Library, load_library
 
-FEW = (2, 15)
-"""Quick cases."""
+FEW = (2, 15, 30)
+"""Quick cases. In the last one, the fastest plan that fits has not the best sum of costs."""
 FEW_MIXED = (8,)
 """The same on a V100 and an A100."""
 PRODUCT = """
@@ -28,8 +28,6 @@ ONE_PRODUCT = SmallCase(
 GATHERS = [ONE_PRODUCT, pytest.param(small_case(16), marks=pytest.mark.soak)]
 """In these cases, a plan that fits has weights in parts that are combined before use. The second
 has two products, and a hundred times as many plans."""
-NEARLY = 1.001
-"""In two of the 43 cases the plan was 0.04 % and 0.001 % slower than the best."""
 LONG = (0, 21, 25, 33, 37, 47)
 """These cases have more plans than can be tried in seconds."""
 SEEDS = [n for n in range(49) if n not in LONG]
@@ -48,7 +46,7 @@ def test_no_plan_with_weights_in_parts_is_faster(library, seed):
     made = compared_in_parts(library, small_case(seed))
     print(made)
     assert isfinite(made.found) or not isfinite(made.optimum)
-    assert made.found <= NEARLY * made.optimum, made.best
+    assert made.found <= made.optimum, made.best
 
 
 @pytest.mark.parametrize(
