@@ -18,25 +18,18 @@ from typing import Protocol
 
 from pcg.collection import seldom_collected
 from pcg.errors import NegativeAnswer
-from pcg.graph.graph import Graph, Node
-from pcg.placement.schedule import Schedule
+from pcg.graph.graph import Graph
 from pcg.plan.pipeline import PipelineFile
 from pcg.plan.plan import Plan
-from search.choices import Recompute
 from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, now
-from search.cost.units import forward_seconds, recomputations_to_fit
-from search.map.building import Cut
 from search.map.choose.choosing import Choice
 from search.map.rules.cuts import Cuts
-from search.pipeline.built.build import build
-from search.pipeline.built.price import StageGroups, stage_bytes, stage_seconds
-from search.pipeline.clock import step_seconds
-from search.pipeline.crossing import Crossings
+from search.pipeline.built.pricer import BuiltPipeline, PipelinePricer
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import Outline, micro_batch_counts, stage_counts
 from search.pipeline.streams import Streams, streams
-from search.pipeline.tries import PLAIN_FIRST, ladder
+from search.pipeline.tries import ladder
 from search.plan.finish import does_not_fit, finished
 from search.planners.common import PlannerSetting, PricedChoice, planned_choice, priced_choice
 from search.planners.ilp import Tally
@@ -64,23 +57,10 @@ class StageLevels(Protocol):
 
 
 @dataclass(frozen=True)
-class BuiltStages:
-    """A pipeline with its price. ``seconds``: of a step; ``memory``: bytes on the fullest
-    device."""
-
-    outline: Outline
-    cut: Cut
-    steps: Schedule
-    seconds: float
-    memory: int
-    recompute: frozenset[Node]
-
-
-@dataclass(frozen=True)
 class StagedResult:
     """The result of a search. It has pipelines, or a plan without one, or both."""
 
-    pipelines: Sequence[BuiltStages]
+    pipelines: Sequence[BuiltPipeline]
     """The pipelines that were built."""
     whole: PricedChoice | None
     """The best plan without a pipeline."""
@@ -121,27 +101,26 @@ class StagedSearch:
         self, name: str, graph: Graph, tried: StagedResult, start: float, notes: tuple[str, ...]
     ) -> Planned:
         """The plan of a search's result. Raises NegativeAnswer if nothing fits."""
-        limit = self.setting.machine.memory_limit()
         notes = notes if tried.refused is None else (*notes, f"no pipelines: {tried.refused}")
-        fitting = [pipeline for pipeline in tried.pipelines if pipeline.memory <= limit]
+        fitting = [pipeline for pipeline in tried.pipelines if pipeline.fits]
         best = min(fitting, key=lambda pipeline: pipeline.seconds, default=None)
         whole, least = tried.whole, inf if best is None else best.seconds
         if whole is not None and whole.over <= 0 and whole.seconds <= least:
             planned = planned_choice(self.setting, name, graph, whole, tried.report, start)
             return replace(planned, notes=notes)
         if best is None:
-            over = [made.memory - limit for made in tried.pipelines]
+            over = [made.excess for made in tried.pipelines]
             over += [] if whole is None else [whole.over]
             raise does_not_fit(name, self.setting.machine, min(over), tried.report.stop)
         plan = self.plan_of(name, graph, best)
         return Planned(plan, tried.report, now() - start, notes=notes)
 
-    def plan_of(self, name: str, graph: Graph, made: BuiltStages) -> Plan:
+    def plan_of(self, name: str, graph: Graph, made: BuiltPipeline) -> Plan:
         """The plan of a pipeline of a graph."""
         return finished(
             name,
             graph,
-            made.cut,
+            self._pricer(Phases()).derived(made),
             made.steps,
             self.setting.cost(),
             self.setting.library.hash,
@@ -165,7 +144,7 @@ class StagedSearch:
             problem = "has devices of several kinds, expected one kind for equal groups of devices"
             raise NegativeAnswer(f"{self.name}: {machine.name} {problem}")
         phases = Phases.of(now(), self.seconds, len(graph.operators), self.setting.teller)
-        wholes, built, tried = list[PricedChoice](), list[BuiltStages](), list[Outline]()
+        wholes, built, tried = list[PricedChoice](), list[BuiltPipeline](), list[Outline]()
         stop: Stop = "exhausted"
         refused: str | None = None
         try:
@@ -199,7 +178,7 @@ class StagedSearch:
             phases.has_plan = True
 
     def _try_pipelines(
-        self, graph: Graph, phases: Phases, tried: list[Outline], built: list[BuiltStages]
+        self, graph: Graph, phases: Phases, tried: list[Outline], built: list[BuiltPipeline]
     ) -> Stop:
         """Choose and build pipelines. Returns why it ended. Raises NegativeAnswer if the model has
         no pipelines."""
@@ -255,43 +234,18 @@ class StagedSearch:
                     break
                 least = seconds
 
-    def _build(self, ranked: Sequence[Outline], phases: Phases, built: list[BuiltStages]) -> None:
+    def _build(self, ranked: Sequence[Outline], phases: Phases, built: list[BuiltPipeline]) -> None:
         """Build pipelines in the order of their estimates, until enough are built and one fits."""
-        limit = self.setting.machine.memory_limit()
+        pricer = self._pricer(phases)
         for one in ranked[:MOST_BUILT]:
-            if len(built) >= FINALISTS and any(own.memory <= limit for own in built):
+            if len(built) >= FINALISTS and any(own.fits for own in built):
                 break
-            built.append(phases.timed("building", partial(self._built, one)))
-            phases.has_plan = phases.has_plan or built[-1].memory <= limit
+            built.append(pricer.built(one))
+            phases.has_plan = phases.has_plan or built[-1].fits
 
-    def _built(self, outline: Outline) -> BuiltStages:
-        """Build and price a pipeline, with and without recomputation. Returns the fastest plan that
-        fits, or else the one that takes least memory."""
-        setting, batches = self.setting, outline.batches
-        cost, slices = setting.cost(), batches.slices
-        groups = StageGroups(outline.stages, batches.cost.machine.devices, slices)
-        cut = build(batches, outline.chosen, outline.bounds, crossings=Crossings(cost))
-        steps = cut.schedule()
-        limit = setting.machine.memory_limit()
-
-        def counted(nodes: frozenset[Node]) -> int:
-            return max(stage_bytes(steps, cost, groups, "1f1b", nodes))
-
-        def priced(nodes: frozenset[Node]) -> BuiltStages:
-            seconds = step_seconds(stage_seconds(steps, cost, groups, nodes), slices)
-            return BuiltStages(outline, cut, steps, seconds, counted(nodes), nodes)
-
-        made = [priced(frozenset())] if setting.recompute in PLAIN_FIRST else []
-        if setting.recompute is not Recompute.NONE and not any(o.memory <= limit for o in made):
-            seconds = forward_seconds(steps, cost, slices)
-            ways = recomputations_to_fit(
-                steps, seconds, counted, limit, setting.recompute, groups.size
-            )
-            made += [priced(nodes) for nodes in ways]
-        made = made or [priced(frozenset())]
-        best = min(made, key=lambda one: (max(one.memory - limit, 0), one.seconds))
-        setting.teller.priced(best.seconds if best.memory <= limit else inf)
-        return best
+    def _pricer(self, phases: Phases) -> PipelinePricer:
+        setting = self.setting
+        return PipelinePricer(setting.cost(), "1f1b", setting.recompute, phases, setting.teller)
 
 
 def _rank(made: PricedChoice) -> tuple[int, float]:

@@ -15,10 +15,10 @@ from fidelity.price import graph_of
 
 from pcg.machine import load_machine
 from pcg.plan.training import Training
+from search.pipeline.built.pricer import BuiltPipeline
 from search.planners.alpa.planner import AlpaPlanner
 from search.planners.common import PlannerSetting
 from search.planners.ilp import Tally
-from search.planners.staged import BuiltStages
 from substitutions.rules.store import load_library
 
 pytestmark = pytest.mark.benchmark
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.benchmark
 GPT = Gpt(32, 2560, 32, 1024, 51200, dropout=0.0)
 
 
-def degrees(made: BuiltStages) -> Counter[tuple[int, int]]:
+def degrees(made: BuiltPipeline) -> Counter[tuple[int, int]]:
     """The cuts of products of tokens with weights: along samples, and along another axis."""
     batches, counted = made.outline.batches, Counter[tuple[int, int]]()
     for node, strategy in zip(batches.nodes, made.outline.chosen.strategies, strict=True):

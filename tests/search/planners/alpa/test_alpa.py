@@ -81,7 +81,7 @@ def test_pipelines_run(ranks, tmp_path):
     pipelines = search.found("small", graph).pipelines
     assert {made.outline.stages for made in pipelines} >= {2, 4}
     for made in pipelines:
-        assert made.outline.bounds[-1] == len(made.cut.views)
+        assert made.outline.bounds[-1] == len(made.placed.views)
         runs(search.plan_of("small", graph, made), ranks, tmp_path)
 
 
