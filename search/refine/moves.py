@@ -5,7 +5,7 @@ Operators that change together are aligned. A neighbour of a cut operator is cut
 the same dimension of the tensor between them, on the same devices, so that nothing moves between
 the two. So a branch gets to other devices in one change. Changes operator by operator would lead
 through slower plans. Connected operators that share their devices move together as well, or change
-places with others. So loads are balanced in one change.
+places with others, or get more or fewer devices. So loads are balanced in one change.
 
 The changes are made in machine code (``native.moves``). Here its tables are filled.
 """
@@ -32,7 +32,8 @@ class Shares(NamedTuple):
     anew; ``aligned``: like a neighbour, with the same cuts; ``beside``: on the devices of a
     neighbour, with any cuts; ``shifted``: to other devices; ``spread``: a region is mapped anew;
     ``begun``: a region is moved to other devices. Else a region is moved to a group of devices.
-    ``relocated``: the share, before all these, of changes of operators that share their devices;
+    ``relocated``: the share, before all these, of moves of operators that share their devices;
+    ``grown``: that of changes, before these, that give such operators more or fewer devices;
     ``reissued``: that of changes of the order of issue, before all others."""
 
     any_of: float
@@ -42,6 +43,7 @@ class Shares(NamedTuple):
     spread: float
     begun: float
     relocated: float = 0.25
+    grown: float = 0.12
     reissued: float = 0.1
 
 
@@ -49,7 +51,7 @@ BROAD = Shares(0.25, 0.5, 0.5, 0.5, 0.75, 0.85)
 """Half of the changes are of regions: they lead far."""
 FINE = Shares(0.3, 0.45, 0.6, 0.68, 0.84, 0.92)
 """Most changes are of one operator. Such a state takes least time to simulate."""
-SINGLE = Shares(0.35, 0.55, 0.75, 1.0, 1.0, 1.0, 0.05)
+SINGLE = Shares(0.35, 0.55, 0.75, 1.0, 1.0, 1.0, 0.05, 0.05)
 """Nearly all changes are of one operator."""
 ORDERS = Shares(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, reissued=1.0)
 """All changes are of the order of issue."""

@@ -57,7 +57,7 @@ def walk(operators: int, *, is_asked: bool) -> AnnealingWalk:
         np.zeros((2, operators), np.int64),
         np.zeros(5, np.int64),
         np.full(6, inf),
-        np.zeros(8),
+        np.zeros(9),
     )
     made.numbers[IS_ASKED] = is_asked
     return made

@@ -28,7 +28,7 @@ from search.refine.native.tables import ABSENT, Numbers, Seconds
 from search.refine.native.xorshift import below, fraction
 
 # The columns of shares, added up: see ``search.refine.moves.Shares``.
-ANY_OF, ALIGNED, BESIDE, SHIFTED, SPREAD, BEGUN, RELOCATED, REISSUED = range(8)
+ANY_OF, ALIGNED, BESIDE, SHIFTED, SPREAD, BEGUN, RELOCATED, GROWN, REISSUED = range(9)
 OF_FORKS = 0.4
 """The share of regions that are branches of forks, or all operators."""
 LONGEST = 8
@@ -36,6 +36,8 @@ LONGEST = 8
 EXCHANGED, IN_PART, TO_USED = 0.5, 0.6, 0.4
 """The parts of relocations in which operators change places with others; of sets that change in
 part; and of moves that go to the devices of another operator rather than to any."""
+STAY = 0.5
+"""The part of sets with more or fewer devices that begin at the same device as before."""
 
 
 @compiled
@@ -63,6 +65,9 @@ def _map_anew(
 ) -> None:
     """Change the mapping of an operator, or of some around it."""
     random = moves.random
+    if fraction(random) < shares[GROWN]:
+        _grow(moves, table, operator, now, other)
+        return
     if fraction(random) < shares[RELOCATED]:
         _relocate(moves, table, operator, now, other)
         return
@@ -150,6 +155,26 @@ def _relocate(
     elif fraction(random) >= TO_USED:
         place = below(random, moves.devices)
     _put_at(moves, table, _find_sharing(moves, table, operator, now), place, now, other)
+
+
+@compiled
+def _grow(
+    moves: MoveTables, table: MappingTable, operator: int, now: Numbers, other: Numbers
+) -> None:
+    """Give operators that share their devices twice as many, half as many, one more or one less.
+    They are cut anew, aligned with each other."""
+    random, row = moves.random, table.rows[now[operator]]
+    start, before = int(row[START]), int(row[LAST] - row[START] + 1)
+    size = (2 * before, before // 2, before + 1, before - 1)[below(random, 4)]
+    size = min(max(size, 1), moves.devices)
+    if fraction(random) < STAY:
+        start = min(start, moves.devices - size)
+    else:
+        start = below(random, moves.devices - size + 1)
+    count = _find_sharing(moves, table, operator, now)
+    seed = moves.some[below(random, count)]
+    mapping = resized(moves, table, seed, int(now[seed]), start, size)
+    _spread(moves, table, seed, mapping, count, other)
 
 
 @compiled

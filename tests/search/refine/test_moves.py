@@ -61,7 +61,7 @@ def test_every_strategy_can_be_drawn(library):
     moves = Moves(graph, chooser.spaces, 4, NumberedMappings())
     now = on_device(graph)
     mesh, product = chooser.mesh, 0
-    one = Shares(*[1.0] * 6, relocated=0.0, reissued=0.0)
+    one = Shares(*[1.0] * 6, relocated=0.0, grown=0.0, reissued=0.0)
     seen = {moves.moved(now, one).mappings[product] for _ in range(20_000)}
     rows = chooser.spaces.of(graph.operators[product]).strategies.tolist()
     for row in rows:
@@ -109,6 +109,34 @@ def test_operators_that_share_devices_move_together_or_change_places(library):
     seen = {moves.moved(now) for _ in range(2000)}
     for state in (apart(0, 3), *(apart(device, 0) for device in (0, 1, 2, 4))):
         assert state in seen
+
+
+def test_operators_that_share_devices_get_more_or_fewer_together(library):
+    """A product on one device and its activation on two would move the tensor between them."""
+    graph = parse_graph(TOWERS)
+    moves = moves_of(graph, library)
+    short = next(n for n in graph.operators if n.types[0].shape == (64, 512))
+    tower = {short, *graph.users[short]}
+    is_in = [node in tower for node in graph.operators]
+    one = on_device(graph)._replace(
+        mappings=tuple(OperatorMapping(3 if own else 0) for own in is_in)
+    )
+    grown = Shares(*[0.0] * 6, relocated=0.0, grown=1.0, reissued=0.0)
+
+    def devices(state: PlanState) -> list[set[tuple[int, int]]]:
+        """The first and the last devices of the tower, and those of all other operators."""
+        pairs = list(zip(is_in, state.mappings, strict=True))
+        return [{(m.start, m.last) for own, m in pairs if own is side} for side in (True, False)]
+
+    two = next(
+        state for state in changed(moves, one, grown) if devices(state) == [{(3, 4)}, {(0, 0)}]
+    )
+    for wanted in ((3, 3), (4, 4), (0, 3), (1, 4)):
+        assert any(devices(state) == [{wanted}, {(0, 0)}] for state in changed(moves, two, grown))
+
+
+def changed(moves: Moves, now: PlanState, shares: Shares) -> list[PlanState]:
+    return [moves.moved(now, shares) for _ in range(2000)]
 
 
 def test_every_order_of_issue_can_be_reached(library):
