@@ -58,7 +58,7 @@ from search.refine.native.tables import Numbers
 Start = Literal["best", "alone", "apart"]
 """The start of an annealing: the best plan so far, all operators on one device, or the best plan
 with branches on devices of their own."""
-WORK = 2_000_000
+WORK = 2_200_000
 """The most operators of all states that are tried, added up."""
 STATES = 4200
 """The most states that are tried for each operator. They are enough for a small graph."""
