@@ -34,7 +34,7 @@ from search.pipeline.outline import (
     stage_counts,
 )
 from search.pipeline.stage_batches import StageBatches, by_kind, group_costs
-from search.pipeline.stage_memory import PLAIN
+from search.pipeline.stage_memory import PLAIN, Sparing
 from search.pipeline.streams import Streams, streams
 from search.pipeline.tries import FEW_OPERATORS, OutlineSearch
 from search.plan.finish import finished
@@ -219,11 +219,16 @@ class PipelinePlanner:
         return f"{problem} least memory misses by {excess / 1e9:.2f} GB a device"
 
     def _finalists(self, ranked: list[Outline]) -> Iterator[BuiltPipeline]:
-        pricer = self._pricer
+        """Build the first outline, and then those with the best estimates. An estimate is corrected
+        once a pipeline of its sort was built, by what that took beside its own estimate."""
+        pricer, waiting, ratios = self._pricer, list(ranked), dict[_Sort, float]()
         best, number = inf, Counter[bool]()
-        for one in ranked:
-            if best < inf and number.total() >= FINALISTS:
-                break
+
+        def corrected(at: int) -> float:
+            return waiting[at].seconds * ratios.get(_sort(waiting[at]), 1.0)
+
+        while waiting and (best == inf or number.total() < FINALISTS):
+            one = waiting.pop(min(range(len(waiting)), key=corrected) if ratios else 0)
             # Recomputation may take hardly any time in the end.
             least = one.seconds / one.sparing.time
             if len(one.batches.nodes) > MOST_FREE and least > FAR * best:
@@ -234,6 +239,7 @@ class PipelinePlanner:
                 continue
             number[spares] += 1
             built = pricer.built(one)
+            ratios.setdefault(_sort(one), built.seconds / one.seconds)
             if built.fits:
                 best, self._phases.has_plan = min(best, built.seconds), True
             yield built
@@ -314,6 +320,15 @@ class PipelinePlanner:
             pipeline=pipeline,
             short=folded(graph),
         )
+
+
+_Sort = tuple[int, bool, Sparing]
+"""What the error of an estimate depends on most: the number of stages, whether they are by hand,
+and the assumed recomputation."""
+
+
+def _sort(one: Outline) -> _Sort:
+    return one.stages, one.by_hand, one.sparing
 
 
 def _fastest(built: Sequence[BuiltPipeline]) -> BuiltPipeline | None:

@@ -34,6 +34,7 @@ HEAVY = {
 
 LIGHT = {
     "pcg.budget",
+    "pcg.collection",
     "pcg.errors",
     "pcg.plan.precision",
     "pcg.plan.training",

@@ -335,12 +335,31 @@ def test_candidates_of_a_deep_model_far_above_the_best_are_not_built(
     batches = SimpleNamespace(nodes=range(operators))
     remade = Sparing(left=0.5, time=4 / 3)
     ranked = [
-        SimpleNamespace(batches=batches, seconds=seconds, sparing=sparing)
+        SimpleNamespace(batches=batches, seconds=seconds, sparing=sparing, stages=2, by_hand=False)
         for seconds, sparing in ((1.0, PLAIN), (1.1, PLAIN), (1.3, PLAIN), (1.5, remade))
     ]
     monkeypatch.setattr(PipelinePricer, "built", lambda _, one: replace(FOUND, seconds=one.seconds))
     given: Any = ranked
     assert [one.seconds for one in planner._finalists(given)] == built
+
+
+def test_estimates_are_corrected_by_pipelines_of_as_many_stages(library, monkeypatch):
+    """Pipelines of 8 stages take 1.3 times as long as estimated, those of 4 stages as long."""
+    outlines = [(8, 1.0), (8, 1.05), (8, 1.1), (4, 1.2), (4, 1.25), (2, 1.4)]
+    batches = SimpleNamespace(nodes=range(30))
+    ranked: Any = [
+        SimpleNamespace(
+            batches=batches, seconds=seconds, sparing=PLAIN, stages=stages, by_hand=False
+        )
+        for stages, seconds in outlines
+    ]
+
+    def built(_: PipelinePricer, one: Any) -> BuiltPipeline:
+        return replace(FOUND, seconds=one.seconds * (1.3 if one.stages == 8 else 1.0))
+
+    monkeypatch.setattr(PipelinePricer, "built", built)
+    finalists = PipelinePlanner(load_machine("local"), library)._finalists(ranked)
+    assert [one.seconds for one in finalists] == [1.3, 1.2, 1.25]
 
 
 NOTHING: Any = None

@@ -94,19 +94,25 @@ def test_two_graphs_are_rewritten_after_the_first_annealing(library, monkeypatch
     """Rewrites do not lead from the faster graph to the other one, so both are rewritten."""
     graph = branched(1)[1]
     machine = load_machine("dgx-a100").with_devices(4)
-    rewritten: list[Graph] = []
-    whole = refining._rewritten
+    steps: list[Graph | None] = []  # graphs that are rewritten; None for annealings
+    rewritten, annealed = refining._rewritten, refining._annealed
 
     def noted(refined: Any, *given: Any) -> Any:
-        rewritten.append(refined.trial.graph)
-        return whole(refined, *given)
+        steps.append(refined.trial.graph)
+        return rewritten(refined, *given)
+
+    def begun(*given: Any) -> Any:
+        steps.append(None)
+        return annealed(*given)
 
     monkeypatch.setattr(refining, "_rewritten", noted)
+    monkeypatch.setattr(refining, "_annealed", begun)
     monkeypatch.setattr(refining, "BEHIND", 2.0)
     planned(library, graph, machine=machine)
-    assert graph in rewritten[:2]
-    assert len({*rewritten[:2]}) == 2
-    assert len(rewritten) > len(refining.PHASES) - 1
+    before, first, second, after, *_ = steps
+    assert before is after is None
+    assert graph in (first, second)
+    assert len({first, second, None}) == 3
 
 
 def test_plan_near_the_time_of_its_work_is_not_refined(library, monkeypatch):
