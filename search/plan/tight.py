@@ -32,7 +32,7 @@ from search.refine.delta import DeltaSimulator
 from search.refine.mappings import PlanState
 from search.refine.polish import Polisher
 
-STATES_TO_FIT, MORE_STATES = 300, 1500
+STATES_TO_FIT, MORE_STATES = 300, 3000
 """The states of each annealing; and if all weights are whole, so that most states are ruled out by
 their time."""
 MOST_SETS = 8
