@@ -25,7 +25,7 @@ from search.map.rules.cuts import Cuts
 from search.map.space.allow import by_roles, everything
 from search.pipeline.built.moves import FEW_DEVICES, BoundMoves
 from search.pipeline.built.orders import reorderings
-from search.pipeline.built.pricer import BuiltPipeline, PipelinePricer
+from search.pipeline.built.pricer import BuiltPipeline, PipelinePricer, fastest
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import (
     Outline,
@@ -266,7 +266,7 @@ class PipelinePlanner:
     def _refined(self, built: list[BuiltPipeline]) -> Stop:
         """Refine the best pipeline that fits, unless it is far slower than what it has to beat, and
         add the results to ``built``. Returns why it ended."""
-        best = _fastest(built)
+        best = fastest(built)
         if best is None or best.seconds > FAR * self.faster_than:
             return "exhausted"
         return _collected(self._refinements(best), built, lambda: True)
@@ -286,7 +286,7 @@ class PipelinePlanner:
         return self.kind == "1f1b" and is_plain and one.stages > 1
 
     def _best(self, name: str, built: Sequence[BuiltPipeline]) -> BuiltPipeline:
-        best = _fastest(built)
+        best = fastest(built)
         if best is None:
             raise NegativeAnswer(self._misses(name, min(b.excess for b in built)))
         return best
@@ -329,11 +329,6 @@ and the assumed recomputation."""
 
 def _sort(one: Outline) -> _Sort:
     return one.stages, one.by_hand, one.sparing
-
-
-def _fastest(built: Sequence[BuiltPipeline]) -> BuiltPipeline | None:
-    """The fastest pipeline that fits, if there is one."""
-    return min((one for one in built if one.fits), key=lambda one: one.seconds, default=None)
 
 
 def _ranked(outlines: Sequence[Outline]) -> list[Outline]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from pcg.graph.graph import Node
+from pcg.graph.graph import Graph, Node
 from search.cost.planned import DataParallelStep, SearchReport, Stop
 from search.cost.survey import RewriteSurvey
 from search.map.choose.choosing import Choice
@@ -43,6 +43,14 @@ class PricedPlan:
     def fits_plainly(self) -> bool:
         """Whether it fits without recomputation that saves memory."""
         return self.fits and not self.spares
+
+
+def fastest_by_graph(plans: Iterable[PricedPlan]) -> dict[Graph, PricedPlan]:
+    """The fastest of some plans for each graph, the fastest first."""
+    by_graph: dict[Graph, PricedPlan] = {}
+    for plan in sorted(plans, key=lambda plan: plan.seconds):
+        by_graph.setdefault(plan.choice.graph, plan)
+    return by_graph
 
 
 PricedPlans = tuple[PricedPlan, ...]

@@ -21,7 +21,13 @@ from search.map.choose.choosing import Choice
 from search.map.choose.spaces import Spaces
 from search.map.space.allow import Allowed, everything
 from search.map.space.mapping import OperatorMapping
-from search.plan.incumbent import PricedPlan, PricedPlans, PricedTrial, SearchState
+from search.plan.incumbent import (
+    PricedPlan,
+    PricedPlans,
+    PricedTrial,
+    SearchState,
+    fastest_by_graph,
+)
 from search.plan.rewriting import RefinedRewriter, RewrittenPlan, by_names
 from search.refine.annealing import NEARBY, WIDELY, WORK, Stages
 from search.refine.lanes import Lane, run_lanes
@@ -235,13 +241,12 @@ def _plans_to_refine(model: Graph, search: SearchState) -> Iterator[PricedPlan]:
     """The plans to refine: the fastest that fit and don't have fully sharded weights, one for each
     graph that may gain. The model's own graph comes first, then the fastest others."""
     candidates = (plan for plan in search.priced if plan.fits and not plan.choice.fully_sharded)
-    by_graph: dict[Graph, PricedPlan] = {}
-    for plan in sorted(candidates, key=lambda plan: plan.seconds):
-        by_graph.setdefault(search.priced[plan].graph, plan)
     near = NEAR * search.known
     plans = (
         plan
-        for graph, plan in sorted(by_graph.items(), key=lambda pair: pair[0] != model)
+        for graph, plan in sorted(
+            fastest_by_graph(candidates).items(), key=lambda pair: pair[0] != model
+        )
         if (plan.seconds <= near or graph == model) and _may_gain(graph, search)
     )
     yield from islice(plans, MOST_GRAPHS)

@@ -25,7 +25,7 @@ from pcg.machine import Machine
 from search.cost.progress import Teller
 from search.map.choose.choosing import Choice
 from search.map.space.allow import everything
-from search.plan.incumbent import PricedPlan, PricedTrial, SearchState
+from search.plan.incumbent import PricedPlan, PricedTrial, SearchState, fastest_by_graph
 from search.plan.refining import MOST_GRAPHS, SMALL, in_spaces, on_all_devices
 from search.refine.annealing import Price, Stage, Stages
 from search.refine.delta import DeltaSimulator
@@ -81,34 +81,34 @@ def _starts(model: Graph, search: SearchState) -> list[PricedPlan]:
     """The fastest plan of the model's graph, and that of the graph with the fastest plans, of those
     that do not fit and are faster than all that do. Only tiny graphs are looked at."""
     known = search.known
-    by_graph: dict[Graph, PricedPlan] = {}
-    for plan in sorted(search.priced, key=lambda plan: plan.seconds):
-        graph = plan.choice.graph
-        if not plan.fits and plan.seconds < known and len(graph.operators) <= SMALL:
-            by_graph.setdefault(graph, plan)
+    by_graph = fastest_by_graph(
+        plan for plan in _of_tiny_graphs(search) if not plan.fits and plan.seconds < known
+    )
     of_model = [by_graph.pop(model)] if model in by_graph else []
     return [*of_model, *list(by_graph.values())[: MOST_GRAPHS - len(of_model)]]
 
 
 def _fitting(search: SearchState) -> list[PricedPlan]:
     """The fastest plan of each tiny graph that fits, of those with strategies of a mesh."""
-    by_graph: dict[Graph, PricedPlan] = {}
-    for plan in sorted(search.priced, key=lambda plan: plan.seconds):
-        choice = plan.choice
-        is_plain = not (choice.mappings or choice.fully_sharded)
-        if plan.fits and is_plain and len(choice.graph.operators) <= SMALL:
-            by_graph.setdefault(choice.graph, plan)
+    by_graph = fastest_by_graph(
+        plan
+        for plan in _of_tiny_graphs(search)
+        if plan.fits and not (plan.choice.mappings or plan.choice.fully_sharded)
+    )
     return [*by_graph.values()][:MOST_GRAPHS]
+
+
+def _of_tiny_graphs(search: SearchState) -> Iterator[PricedPlan]:
+    return (plan for plan in search.priced if len(plan.choice.graph.operators) <= SMALL)
 
 
 def _polish_within_memory(trial: PricedTrial, plan: PricedPlan) -> None:
     """Change strategies of an operator or two, as long as a plan that fits is faster."""
 
     def is_faster(choice: Choice, limit: float) -> bool:
-        if trial.delta.takes_less(choice, limit) is False:
-            return False
-        tried = trial.tried_choice(choice)
-        return tried.seconds < limit and any(made.fits for made in tried.judged)
+        return trial.is_faster(choice, limit) and any(
+            made.fits for made in trial.tried_choice(choice).judged
+        )
 
     polisher = Polisher(trial.chooser, trial.graph, trial.tried_choice, is_faster, PAIRS)
     polisher.polished(trial.tried_choice(plan.choice), everything)

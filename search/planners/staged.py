@@ -25,7 +25,7 @@ from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
 from search.cost.progress import OutOfTime, Phases, now
 from search.map.choose.choosing import Choice
 from search.map.rules.cuts import Cuts
-from search.pipeline.built.pricer import BuiltPipeline, PipelinePricer
+from search.pipeline.built.pricer import BuiltPipeline, PipelinePricer, fastest
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import Outline, micro_batch_counts, stage_counts
 from search.pipeline.streams import Streams, streams
@@ -102,8 +102,7 @@ class StagedSearch:
     ) -> Planned:
         """The plan of a search's result. Raises NegativeAnswer if nothing fits."""
         notes = notes if tried.refused is None else (*notes, f"no pipelines: {tried.refused}")
-        fitting = [pipeline for pipeline in tried.pipelines if pipeline.fits]
-        best = min(fitting, key=lambda pipeline: pipeline.seconds, default=None)
+        best = fastest(tried.pipelines)
         whole, least = tried.whole, inf if best is None else best.seconds
         if whole is not None and whole.over <= 0 and whole.seconds <= least:
             planned = planned_choice(self.setting, name, graph, whole, tried.report, start)

@@ -250,7 +250,7 @@ class Trial(Generic[Judged]):
         self.phases.teller.enters("refine")
         if not small:
             return self._side_by_side(tried, allowed, small=False)
-        polisher = Polisher(self.chooser, self.graph, self.tried_choice, self._is_faster)
+        polisher = Polisher(self.chooser, self.graph, self.tried_choice, self.is_faster)
         best = polisher.polished(tried, allowed)
         aside = self._side_by_side(best, allowed, small=True)
         return polisher.polished(aside, allowed) if aside is not best else aside
@@ -278,7 +278,7 @@ class Trial(Generic[Judged]):
                     break
         return best
 
-    def _is_faster(self, choice: Choice, limit: float) -> bool:
+    def is_faster(self, choice: Choice, limit: float) -> bool:
         """Whether a step of the plan of a choice takes less than ``limit`` seconds."""
         return self._faster.get((_key(choice), limit), lambda: self._takes_less(choice, limit))
 

@@ -64,8 +64,8 @@ def cases(most: int) -> Iterator[tuple[str, int]]:
 
 
 def compare(other: Path, models: list[str], most: int, *, with_default: bool) -> None:
-    """Print a line for each model and machine, and then for how many pairs both ratios are at most
-    one."""
+    """Print a line for each model and machine, and then the number of pairs in which the command
+    with a budget took longer, and of those in which its step does."""
     slower = {"to find": 0, "a step": 0}
     pairs = 0
     with TemporaryDirectory() as folder:

@@ -9,7 +9,7 @@ fewer micro-batches under way, and hold less.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -62,6 +62,11 @@ class BuiltPipeline:
     def over(self) -> int:
         """Bytes by which the pipeline exceeds the memory of a device, or 0."""
         return max(self.excess, 0)
+
+
+def fastest(built: Iterable[BuiltPipeline]) -> BuiltPipeline | None:
+    """The fastest pipeline that fits, if there is one."""
+    return min((one for one in built if one.fits), key=lambda one: one.seconds, default=None)
 
 
 @dataclass

@@ -15,7 +15,7 @@ import numpy as np
 
 from search.cost.native.compiled import compiled
 from search.refine.native.mappings import copy_state, has_room, is_equal
-from search.refine.native.moves import move
+from search.refine.native.moves import REISSUED, move
 from search.refine.native.random_mappings import MoveTables
 from search.refine.native.states import StateTables, state_seconds
 from search.refine.native.tables import ABSENT, Numbers, Seconds, Tables
@@ -57,7 +57,7 @@ def walk(operators: int, *, is_asked: bool) -> AnnealingWalk:
         np.zeros((2, operators), np.int64),
         np.zeros(5, np.int64),
         np.full(6, inf),
-        np.zeros(9),
+        np.zeros(REISSUED + 1),
     )
     made.numbers[IS_ASKED] = is_asked
     return made
