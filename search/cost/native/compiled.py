@@ -46,9 +46,19 @@ def _cached_in(folder: Path) -> Generator[None]:
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """The function in machine code. Arguments are numbers, arrays, and named tuples of arrays."""
+    return _compiled(function, is_inlined=False)
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """The same for a small function, which takes the place of its calls. A call would pass the
+    addresses and sizes of all arrays of a named tuple, which takes longer than a small function."""
+    return _compiled(function, is_inlined=True)
+
+
+def _compiled(function: Callable[P, R], *, is_inlined: bool) -> Callable[P, R]:
     # error_model: a division by zero gives inf or nan, as in numpy. Sums keep their order.
     # _nrt: without counts of references, which take most of the time of small functions. Hence
     # compiled functions make no arrays; they only write to those that they are given.
     options: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
     with _cached_in(FOLDER):
-        return cast(Callable[P, R], njit(**options)(function))
+        return cast(Callable[P, R], njit(forceinline=is_inlined, **options)(function))

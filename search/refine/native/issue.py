@@ -12,7 +12,7 @@ import numpy as np
 
 from pcg.plan.timeline import COMMUNICATE, COMPUTE
 from search.cost.collectives import BUCKET, FULL
-from search.cost.native.compiled import compiled
+from search.cost.native.compiled import compiled, inlined
 from search.refine.native.listing import (
     AHEAD,
     BACK,
@@ -147,7 +147,7 @@ def issue_tasks(tables: Tables, made: Listing, issued: Issue) -> None:
         issued.tasks[task, END] = row[SENT_END]
 
 
-@compiled
+@inlined
 def _add(issued: Issue, duration: int, stream: int, begin: int) -> int:
     """Add a task that depends on the tasks noted from ``begin`` on. Returns its number."""
     task = issued.counts[TASKS]
@@ -159,14 +159,14 @@ def _add(issued: Issue, duration: int, stream: int, begin: int) -> int:
     return task
 
 
-@compiled
+@inlined
 def _wait_for(issued: Issue, task: int) -> None:
     """Note a dependency of the next task."""
     issued.dependencies[issued.counts[DEPENDENCIES]] = task
     issued.counts[DEPENDENCIES] += 1
 
 
-@compiled
+@inlined
 def _find_users(made: Listing, issued: Issue) -> None:
     """Find the steps that read each step (a counting sort of what steps read)."""
     own, steps, reads = issued.steps, made.counts[STEPS], made.steps
@@ -186,7 +186,7 @@ def _find_users(made: Listing, issued: Issue) -> None:
         own[step, PASSED] = ABSENT
 
 
-@compiled
+@inlined
 def _issue_backward(pieces: Numbers, made: Listing, issued: Issue, step: int) -> None:
     """Issue the backward pass of a step, and the exchanges of the gradients that it completes."""
     row, after, own = made.steps[step], made.steps[step + 1], issued.steps
@@ -219,7 +219,7 @@ def _issue_backward(pieces: Numbers, made: Listing, issued: Issue, step: int) ->
             _exchange(issued, made.weights[at])
 
 
-@compiled
+@inlined
 def _exchange(issued: Issue, weight: int) -> None:
     """Note that a weight's gradient is complete. Exchange its bucket if all of it is."""
     row = issued.weights[weight]
@@ -240,7 +240,7 @@ def _exchange(issued: Issue, weight: int) -> None:
     _send(issued, bucket[HEAD], begin, end)
 
 
-@compiled
+@inlined
 def _send(issued: Issue, head: int, begin: int, end: int) -> None:
     """Issue the exchange of a bucket, which depends on the tasks noted from ``begin`` to ``end``.
     ``head``: its first weight."""
@@ -264,13 +264,13 @@ def _send(issued: Issue, head: int, begin: int, end: int) -> None:
         other = row[NEXT]
 
 
-@compiled
+@inlined
 def _kept_in(made: Listing, weight: int) -> int:
     """The layout of a trained weight."""
     return int(made.slots[made.homes[1, weight], LAYOUT])
 
 
-@compiled
+@inlined
 def _fill_buckets(layouts: Layouts, shared: HashTable, made: Listing, issued: Issue) -> None:
     """Fill the buckets of gradients, and find the seconds of exchanges."""
     _find_adders(made, issued)
@@ -304,7 +304,7 @@ def _fill_buckets(layouts: Layouts, shared: HashTable, made: Listing, issued: Is
             weights[weight, EXCHANGE] = shared[place, 1]
 
 
-@compiled
+@inlined
 def _find_adders(made: Listing, issued: Issue) -> None:
     """Find the steps that add to the gradient of each weight, and make room for them."""
     weights, steps, count = issued.weights, made.counts[STEPS], made.counts[HOMES]
@@ -324,7 +324,7 @@ def _find_adders(made: Listing, issued: Issue) -> None:
         first += row[ADDING]
 
 
-@compiled
+@inlined
 def _fill(issued: Issue, weight: int, groups: int, block: int) -> None:
     """Put a weight into the bucket of the groups that exchange its gradient."""
     was_full, own = False, ABSENT
@@ -344,7 +344,7 @@ def _fill(issued: Issue, weight: int, groups: int, block: int) -> None:
     bucket[IS_FULL] = issued.bytes[own] >= (FULL if bucket[WAS_FULL] else BUCKET)
 
 
-@compiled
+@inlined
 def _begin_bucket(issued: Issue, groups: int, was_full: bool) -> None:
     number = issued.counts[BUCKETS]
     bucket = issued.buckets[number]
@@ -354,7 +354,7 @@ def _begin_bucket(issued: Issue, groups: int, was_full: bool) -> None:
     issued.counts[BUCKETS] = number + 1
 
 
-@compiled
+@inlined
 def _put(issued: Issue, number: int, weight: int) -> None:
     """Put a weight at the end of a bucket."""
     bucket, row = issued.buckets[number], issued.weights[weight]

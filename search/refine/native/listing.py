@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from search.cost.native.compiled import compiled
+from search.cost.native.compiled import compiled, inlined
 from search.refine.native.tables import (
     ABSENT,
     BACKWARD,
@@ -156,7 +156,7 @@ def leave_outputs(tables: Tables, pieces: Numbers, made: Listing, outputs: Numbe
     return True
 
 
-@compiled
+@inlined
 def _slot(made: Listing, value: int, layout: int) -> int:
     """The slot of a value in a layout."""
     slots, last = made.slots, made.values[value, LAST_SLOT]
@@ -175,7 +175,7 @@ def _slot(made: Listing, value: int, layout: int) -> int:
     return number
 
 
-@compiled
+@inlined
 def _fetched(
     tables: Tables, made: Listing, value: int, wanted: int, home: int, is_input: bool
 ) -> int:
@@ -210,7 +210,7 @@ def _fetched(
     return _moved(moves, made, int(start), wanted)
 
 
-@compiled
+@inlined
 def _moved(moves: HashTable, made: Listing, start: int, wanted: int) -> int:
     """The slot of the same value in another layout. Adds a resharding if one is needed or may
     be."""
@@ -235,7 +235,7 @@ def _moved(moves: HashTable, made: Listing, start: int, wanted: int) -> int:
     return slot
 
 
-@compiled
+@inlined
 def _add_operator(tables: Tables, made: Listing, operator: int, number: int) -> None:
     """Add the step of an operator, whose operands are held. ``number``: that of its piece."""
     piece, results = tables.pieces.rows[number], tables.pieces.results
@@ -250,7 +250,7 @@ def _add_operator(tables: Tables, made: Listing, operator: int, number: int) -> 
     _end_step(made, piece[OPERANDS], piece[RESULTS])
 
 
-@compiled
+@inlined
 def _end_step(made: Listing, operands: int, results: int) -> None:
     """Note which steps this one reads, and which slots it makes."""
     step, slots, reads = made.counts[STEPS], made.slots, made.reads
@@ -301,7 +301,7 @@ def list_gradients(tables: Tables, made: Listing, outputs: Numbers) -> None:
             slots[made.operands[at], WAS_READ] = True
 
 
-@compiled
+@inlined
 def _pass_through(operands: Numbers, piece: Numbers, made: Listing, first: int) -> None:
     """Note the gradients that an operator sends back. ``piece``: its row; ``first``: the first of
     its operands in the listing."""
@@ -312,7 +312,7 @@ def _pass_through(operands: Numbers, piece: Numbers, made: Listing, first: int) 
             slot[PARTS] += 1
 
 
-@compiled
+@inlined
 def _sums(sum_seconds: Seconds, made: Listing, step: int) -> float:
     """Seconds of adding up the gradients of a step's results."""
     more, slots = 0.0, made.slots
@@ -345,7 +345,7 @@ def list_weights(made: Listing) -> None:
         after[WEIGHT] = end
 
 
-@compiled
+@inlined
 def insert(ordered: Numbers, begin: int, end: int, number: int) -> int:
     """Insert a number into an ordered range, unless it is there. Returns the range's new end."""
     at = begin

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from search.cost.native.compiled import compiled
+from search.cost.native.compiled import compiled, inlined
 from search.refine.native.tables import ABSENT, Numbers
 
 
@@ -34,14 +34,14 @@ START, LAST, AXES, FIRST_AXIS = range(4)
 """The columns of a row. An axis has three: place, degree and stride."""
 
 
-@compiled
+@inlined
 def copy_state(source: Numbers, target: Numbers) -> None:
     for row in range(source.shape[0]):
         for at in range(source.shape[1]):
             target[row, at] = source[row, at]
 
 
-@compiled
+@inlined
 def is_equal(one: Numbers, other: Numbers) -> bool:
     """Whether two states are the same."""
     for row in range(one.shape[0]):
@@ -51,14 +51,14 @@ def is_equal(one: Numbers, other: Numbers) -> bool:
     return True
 
 
-@compiled
+@inlined
 def has_room(table: MappingTable, more: int) -> bool:
     """Whether so many more mappings can be added."""
     count = table.used[0] + more
     return count <= len(table.rows) and 2 * count <= len(table.numbers)
 
 
-@compiled
+@inlined
 def place_of_mapping(table: MappingTable, row: Numbers) -> int:
     """The place of a mapping in the hash table, or the free one at which it belongs."""
     mixed, last = 0, len(table.numbers) - 1
@@ -70,7 +70,7 @@ def place_of_mapping(table: MappingTable, row: Numbers) -> int:
     return at
 
 
-@compiled
+@inlined
 def _is_same(one: Numbers, other: Numbers) -> bool:
     same = True
     for column in range(len(one)):
@@ -78,7 +78,7 @@ def _is_same(one: Numbers, other: Numbers) -> bool:
     return same
 
 
-@compiled
+@inlined
 def number_of(table: MappingTable, start: int) -> int:
     """The number of the draft, on an array of devices that begins at ``start``. It is added if it
     is new. There must be room."""
@@ -99,13 +99,13 @@ def number_of(table: MappingTable, start: int) -> int:
     return int(table.numbers[place])
 
 
-@compiled
+@inlined
 def begin_draft(table: MappingTable) -> None:
     """Begin a draft, without axes."""
     table.draft[AXES] = 0
 
 
-@compiled
+@inlined
 def add_axis(table: MappingTable, place: int, degree: int, stride: int) -> None:
     """Add an axis to the draft, faster than those before."""
     row = table.draft
@@ -114,7 +114,7 @@ def add_axis(table: MappingTable, place: int, degree: int, stride: int) -> None:
     row[AXES] += 1
 
 
-@compiled
+@inlined
 def pack(table: MappingTable) -> int:
     """Give the draft consecutive devices. Returns their number."""
     row, size = table.draft, 1

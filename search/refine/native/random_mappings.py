@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from search.cost.native.compiled import compiled
+from search.cost.native.compiled import compiled, inlined
 from search.map.space.strategies import REPLICATE
 from search.refine.native.mappings import (
     AXES,
@@ -73,7 +73,7 @@ class MoveTables(NamedTuple):
     """[branches + 1, 2]: the first and the last device of a group."""
 
 
-@compiled
+@inlined
 def new_mark(moves: MoveTables) -> int:
     """A mark that no operator has."""
     moves.marks[-1] += 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from search.cost.native.compiled import compiled
+from search.cost.native.compiled import compiled, inlined
 from search.refine.native.listing import CUT, FIRST, MISSING, SECOND
 from search.refine.native.mappings import AXES, FIRST_AXIS, ISSUED, MAPPED, MappingTable
 from search.refine.native.tables import (
@@ -82,7 +82,7 @@ def find_pieces(tables: Tables, states: StateTables, mapped: Numbers, count: Num
     return 0
 
 
-@compiled
+@inlined
 def _lets_pass(states: StateTables, operator: int, mapping: int) -> bool:
     """Whether partial sums pass through an operator that is cut like this."""
     row = states.mappings.rows[mapping]
@@ -93,7 +93,7 @@ def _lets_pass(states: StateTables, operator: int, mapping: int) -> bool:
     return False
 
 
-@compiled
+@inlined
 def _reads(tables: Tables, states: StateTables, operator: int) -> int:
     """The number of the forms of an operator's operands, after the pieces before it."""
     known, pieces = ALONE, tables.pieces

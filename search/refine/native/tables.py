@@ -17,7 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from search.cost.native.compiled import compiled
+from search.cost.native.compiled import compiled, inlined
 
 Numbers = NDArray[np.int64]
 Seconds = NDArray[np.float64]
@@ -34,7 +34,7 @@ HashTable = NDArray[np.int64]
 """[places, 3]: a key, and two numbers. The key is ABSENT where nothing is stored."""
 
 
-@compiled
+@inlined
 def place_of(table: HashTable, key: int) -> int:
     """The place of a key, or the free one at which it belongs."""
     last, mixed = len(table) - 1, (key ^ (key >> 31)) & 0x7FFFFFFF
@@ -219,7 +219,7 @@ BITS = 42
 """The bits of the second number of a pair."""
 
 
-@compiled
+@inlined
 def pair(first: int, second: int) -> int:
     """A key for two numbers, of 21 and of 42 bits."""
     return (first << 42) | second

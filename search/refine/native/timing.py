@@ -1,9 +1,10 @@
 """Seconds of a plan, if it is faster than a limit.
 
 Plans are ruled out in three steps: by the longest path of operators (``is_path_longer``), by the
-longest path of tasks, and by the simulation, which ends when a task begins too late. The bounds are
-those of ``search.cost.bounded``, and the seconds those of ``search.cost.simulate``, to the last
-bit.
+work of the busiest stream of a device, and by the simulation, which ends when a task begins too
+late for the longest path that begins with it (as in ``search.cost.bounded``). The seconds are those
+of ``search.cost.simulate``, to the last bit. The bounds are added up in other orders than these, so
+they must exceed the limit by more than rounding.
 
 Complexity: the operands of all operators, two or three times; then the tasks and their
 dependencies, each with the devices that take part.
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from search.cost.bounded import ROUNDING
-from search.cost.native.compiled import compiled
+from search.cost.native.compiled import compiled, inlined
 from search.refine.native.issue import (
     BEGIN,
     DURATION,
@@ -113,7 +114,7 @@ def is_path_longer(tables: Tables, pieces: Numbers, limit: float, times: Seconds
     return False
 
 
-@compiled
+@inlined
 def _find_after(
     rows: Numbers, seconds: Seconds, edge: Numbers, edges: Numbers, pieces: Numbers, times: Seconds
 ) -> None:
@@ -133,68 +134,99 @@ def _find_after(
 @compiled
 def simulated(durations: Durations, issued: Issue, limit: float, clock: PlanClocks) -> float:
     """Seconds of a step; inf if it takes ``limit`` seconds or longer."""
-    count, tasks, times = issued.counts[TASKS], issued.tasks, clock.times
-    for task in range(count):
-        start = 0.0
-        for at in range(tasks[task, BEGIN], tasks[task, END]):
-            other = issued.dependencies[at]
-            if times[other, ENDS] > start and _waits(durations, tasks, task, other):
-                start = times[other, ENDS]
-        times[task, REST] = 0.0
-        times[task, OWN] = _shortest(durations, tasks[task], issued.added[task])
-        times[task, ENDS] = start + times[task, OWN]
-        if times[task, ENDS] >= limit:
-            return inf
-    for task in range(count - 1, -1, -1):
-        longest = times[task, REST] = times[task, REST] + times[task, OWN]
-        for at in range(tasks[task, BEGIN], tasks[task, END]):
-            other = issued.dependencies[at]
-            if times[other, REST] < longest and _waits(durations, tasks, task, other):
-                times[other, REST] = longest
+    if _busiest(durations, issued, clock.streams) >= limit * (1 + ROUNDING):
+        return inf
+    _find_rest(durations, issued, clock.times)
     return _run(durations, issued, limit, clock)
 
 
-@compiled
+@inlined
+def _find_rest(durations: Durations, issued: Issue, times: Seconds) -> None:
+    """For each task, find the longest path of tasks that begins with it."""
+    count, tasks = issued.counts[TASKS], issued.tasks
+    for task in range(count):
+        times[task, REST] = 0.0
+    for task in range(count - 1, -1, -1):
+        row = tasks[task]
+        longest = times[task, REST] + _shortest(durations, row, issued.added[task])
+        times[task, REST] = longest
+        for at in range(row[BEGIN], row[END]):
+            other = issued.dependencies[at]
+            if times[other, REST] < longest and _waits(durations, tasks, task, other):
+                times[other, REST] = longest
+
+
+@inlined
+def _busiest(durations: Durations, issued: Issue, loads: Seconds) -> float:
+    """The seconds for which a stream of a device is busy, of that which is busy for longest.
+    ``loads``: scratch, as of ``PlanClocks.streams``."""
+    most = 0.0
+    for device in range(loads.shape[1]):
+        loads[0, device] = loads[1, device] = 0.0
+    for task in range(issued.counts[TASKS]):
+        row = issued.tasks[task]
+        stream, duration, less = row[STREAM], durations.rows[row[DURATION]], row[LESS]
+        width, member = duration[WIDTH], duration[DEVICE]
+        for group in range(duration[GROUPS]):
+            seconds = durations.seconds[duration[GROUP] + group] + issued.added[task]
+            if less != NOTHING:
+                seconds -= durations.seconds[durations.rows[less, GROUP] + group]
+            for at in range(member, member + width):
+                loads[stream, durations.devices[at]] += seconds
+            member += width
+    for device in range(loads.shape[1]):
+        most = max(most, loads[0, device], loads[1, device])
+    return most
+
+
+@inlined
 def _run(durations: Durations, issued: Issue, limit: float, clock: PlanClocks) -> float:
     """Simulate all tasks, as long as the step may be faster than the limit."""
-    last, most, ready = 0.0, limit * (1 + ROUNDING), clock.ready
+    last, most, ready, streams = 0.0, limit * (1 + ROUNDING), clock.ready, clock.streams
     for device in range(ready.shape[1]):
-        clock.streams[0, device] = clock.streams[1, device] = 0.0
+        streams[0, device] = streams[1, device] = 0.0
     for task in range(issued.counts[TASKS]):
         row, first = issued.tasks[task], inf
         stream, duration, less = row[STREAM], durations.rows[row[DURATION]], row[LESS]
-        _hand_on(row, issued.dependencies, ready, task)
+        begin, end, hands_on = row[BEGIN], row[END], row[HANDS_ON] != 0
+        width, member = duration[WIDTH], duration[DEVICE]
+        _hand_on(issued.dependencies, begin, end if hands_on else begin, ready, task)
         for group in range(duration[GROUPS]):
-            start, member = 0.0, duration[DEVICE] + group * duration[WIDTH]
-            for device in durations.devices[member : member + duration[WIDTH]]:
-                start = max(start, clock.streams[stream, device])
-                for at in range(row[BEGIN], row[END]):
-                    start = max(start, ready[issued.dependencies[at], device])
+            start = 0.0
+            for at in range(member, member + width):
+                device = durations.devices[at]
+                start = max(start, streams[stream, device], ready[task, device])
+                if not hands_on:
+                    for other in range(begin, end):
+                        start = max(start, ready[issued.dependencies[other], device])
             first = min(first, start)
             seconds = durations.seconds[duration[GROUP] + group] + issued.added[task]
             if less != NOTHING:
                 seconds -= durations.seconds[durations.rows[less, GROUP] + group]
             ended = start + seconds
             last = max(last, ended)
-            for device in durations.devices[member : member + duration[WIDTH]]:
-                clock.streams[stream, device] = ready[task, device] = ended
+            for at in range(member, member + width):
+                device = durations.devices[at]
+                streams[stream, device] = ready[task, device] = ended
+            member += width
         if duration[GROUPS] and (first + clock.times[task, REST] >= most or last >= limit):
             return inf
     return last
 
 
-@compiled
-def _hand_on(row: Numbers, dependencies: Numbers, ready: Seconds, task: int) -> None:
-    """Note when devices that take no part in a task have its result."""
+@inlined
+def _hand_on(dependencies: Numbers, begin: int, end: int, ready: Seconds, task: int) -> None:
+    """Note when devices that take no part in a task have its result: as soon as they have those of
+    the tasks from ``begin`` to ``end``."""
     for device in range(ready.shape[1]):
-        latest = 0.0
-        if row[HANDS_ON]:
-            for at in range(row[BEGIN], row[END]):
-                latest = max(latest, ready[dependencies[at], device])
-        ready[task, device] = latest
+        ready[task, device] = 0.0
+    for at in range(begin, end):
+        other = dependencies[at]
+        for device in range(ready.shape[1]):
+            ready[task, device] = max(ready[task, device], ready[other, device])
 
 
-@compiled
+@inlined
 def _shortest(durations: Durations, row: Numbers, added: float) -> float:
     """The seconds of the group of a task that is busy for the shortest time."""
     if row[LESS] == NOTHING:
@@ -207,7 +239,7 @@ def _shortest(durations: Durations, row: Numbers, added: float) -> float:
     return least
 
 
-@compiled
+@inlined
 def _waits(durations: Durations, tasks: Numbers, task: int, other: int) -> bool:
     """Whether each group of a task has a device that takes part in another task."""
     busy, duration = durations.busy[tasks[other, DURATION]], durations.rows[tasks[task, DURATION]]

@@ -5,13 +5,13 @@ The state is an array of one number, which is not 0. It is written to.
 
 from __future__ import annotations
 
-from search.cost.native.compiled import compiled
+from search.cost.native.compiled import inlined
 from search.refine.native.tables import Numbers
 
 _MASK = 0xFFFFFFFF
 
 
-@compiled
+@inlined
 def draw(random: Numbers) -> int:
     """A number from 1 to 2^32 - 1."""
     bits = int(random[0])
@@ -22,13 +22,13 @@ def draw(random: Numbers) -> int:
     return bits
 
 
-@compiled
+@inlined
 def below(random: Numbers, count: int) -> int:
     """A number from 0 to ``count`` - 1."""
     return (draw(random) * count) >> 32
 
 
-@compiled
+@inlined
 def fraction(random: Numbers) -> float:
     """A number between 0 and 1, both excluded."""
     return draw(random) / 4294967296.0
