@@ -4,7 +4,8 @@ Problem: plans are chosen as if operators were issued in the order of the graph.
 device may compute one branch while another branch waits for communication.
 
 Method: simulated annealing over orders alone (``search.refine.annealing``), for the fastest plan
-and a few that are nearly as fast. Cuts and devices stay.
+and a few that are nearly as fast. Cuts and devices stay, so devices that are busy alike in one
+order are so in any other (``search.refine.device_classes``).
 
 Complexity: up to ``WORK`` operators in all states of a plan. A heuristic. It is left out for large
 graphs, for deep models, of which one block stands for many, and for fully sharded weights.
@@ -29,6 +30,8 @@ STAGES: Stages = (Stage(0.7, 0.01, "best", ORDERS), Stage(0.3, 0.002, "best", OR
 MOST_OPERATORS = 128
 """The most operators of a graph. Of a larger one, too few orders would be tried: pricing the first
 state of `inception-v3` on 192 devices takes seconds, and its best order saves 0.03 %."""
+FEW_DEVICES = 24
+"""The devices up to which each is simulated. Of more, one stands for all that are busy alike."""
 MOST_PLANS, NEAR = 4, 1.2
 """The most plans, and how slow they may be: so many times as slow as the fastest."""
 
@@ -38,7 +41,9 @@ def reorder(search: SearchState, teller: Teller) -> None:
     for plan in list(islice(_plans(search), MOST_PLANS)):
         trial = search.priced[plan]
         teller.works_on("ordering", "refine", lambda of=trial: of.busy_bound)
-        trial.phases.timed("ordering", partial(trial.refined, plan.choice, WORK, STAGES))
+        by_class = trial.chooser.mesh.machine.devices > FEW_DEVICES
+        refined = partial(trial.refined, plan.choice, WORK, STAGES, by_class=by_class)
+        trial.phases.timed("ordering", refined)
 
 
 def _plans(search: SearchState) -> Iterator[PricedPlan]:

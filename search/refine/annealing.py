@@ -122,7 +122,7 @@ class Annealer:
         self._graph, self._known = self.delta.graph.graph, self.delta.states.mappings
         self._devices = self.chooser.pricing.cost.machine.devices
         given = self._graph, self.chooser.spaces, self._devices, self._known, self.seed
-        self._moves = Moves(*given)
+        self._moves = Moves(*given, only_orders=self.delta.by_class)
         if self.begins:
             self._moves.begin_at(self.begins)
         self._walk = walk(len(self._graph.operators), is_asked=self.price is not None)

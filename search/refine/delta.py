@@ -18,7 +18,7 @@ that is new, and to price each resharding that is new.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 
 import numpy as np
@@ -64,14 +64,16 @@ from search.refine.states import GraphTables
 @dataclass(eq=False)
 class DeltaSimulator:
     """Simulates the plans of choices for one graph. ``rows``: what is known of plans of any graph;
-    simulators may share it."""
+    simulators may share it. ``by_class``: whether one device stands for all that are busy alike
+    (``device_classes``). That is faster for many devices, as long as no mapping changes."""
 
     graph: GraphKinds
     rows: TableRows
+    by_class: bool = False
     _scratch: Scratch = field(init=False)
 
     def __post_init__(self) -> None:
-        self.states = GraphTables(self.graph, self.rows)
+        self.states = GraphTables(self.graph, self.rows, by_class=self.by_class)
         self._scratch = self._room()
 
     @staticmethod
@@ -124,7 +126,16 @@ class DeltaSimulator:
 
     def tables(self) -> tuple[Tables, StateTables, Scratch]:
         """The tables as they are now, and scratch."""
-        return *self.states.tables(), self._scratch
+        tables, states = self.states.tables()
+        clock, busy = self._scratch.clock, self.states.busy
+        if clock.ready.shape[1] != busy:
+            self._scratch = self._scratch._replace(clock=plan_clocks(len(clock.times), busy))
+        return tables, states, self._scratch
+
+    @cached_property
+    def by_classes(self) -> DeltaSimulator:
+        """The same simulator with ``by_class``."""
+        return DeltaSimulator(self.graph, self.rows, by_class=True)
 
     def add_missing(self) -> None:
         """Add the row that is missing in the tables."""
@@ -142,7 +153,7 @@ class DeltaSimulator:
         return Scratch(
             listing(operators, len(graph.values), operands, results),
             issue(steps, 3 * operands, weights),
-            plan_clocks(3 * steps + 2 * weights, self.pieces.cost.machine.devices),
+            plan_clocks(3 * steps + 2 * weights, self.states.busy),
             np.zeros(len(graph.outputs), np.int64),
         )
 

@@ -59,13 +59,21 @@ ORDERS = Shares(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, reissued=1.0)
 
 class Moves:
     """Random changes of the states of a graph on ``devices`` devices. The same seed gives the same
-    changes. ``known``: the numbers of mappings, of which states are made."""
+    changes. ``known``: the numbers of mappings, of which states are made; ``only_orders``: whether
+    only the order of issue will change."""
 
     def __init__(
-        self, graph: Graph, spaces: Spaces, devices: int, known: NumberedMappings, seed: int = 0
+        self,
+        graph: Graph,
+        spaces: Spaces,
+        devices: int,
+        known: NumberedMappings,
+        seed: int = 0,
+        *,
+        only_orders: bool = False,
     ) -> None:
         self.known, self._nodes = known, graph.operators
-        self.tables = _tables(graph, spaces, devices, seed)
+        self.tables = _tables(graph, spaces, devices, seed, only_orders=only_orders)
 
     def begin_at(self, nodes: Iterable[Node]) -> None:
         """From now on, changes begin at one of these operators."""
@@ -97,14 +105,16 @@ class Moves:
         return state, np.zeros_like(state)
 
 
-def _tables(graph: Graph, spaces: Spaces, devices: int, seed: int) -> MoveTables:
+def _tables(
+    graph: Graph, spaces: Spaces, devices: int, seed: int, *, only_orders: bool
+) -> MoveTables:
     """The tables of a graph's changes."""
     nodes = graph.operators
     numbers = {node: number for number, node in enumerate(nodes)}
     axes, through = [spaces.of(node).axes for node in nodes], passing_axes(nodes, spaces)
     most = through.shape[1]
     fits = np.zeros((len(nodes), most, devices + 1), np.int64)
-    for number, node in enumerate(nodes):
+    for number, node in enumerate(() if only_orders else nodes):
         own = spaces.fitting(node)
         fits[number, : len(own), 2:] = own[:, 2:]
     every = forks(graph)

@@ -19,7 +19,6 @@ only after three changes at once is not found. ``at_best`` is the bound that rul
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,10 +32,9 @@ from pcg.graph.graph import Graph, Node
 from pcg.memo import Memo
 from pcg.placement.schedule import Schedule
 from search.cost.derivation import Derivation
-from search.cost.events import exposures
 from search.cost.progress import Phases
 from search.cost.simulate import TimedTasks, run
-from search.cost.tasks import SYNC, tasks
+from search.cost.tasks import tasks
 from search.cost.unroll import NotAlike, Unrolled, unrolled
 from search.map.building import Builder, Cut
 from search.map.choose.choosing import ALL, Choice, Chooser, Exposed
@@ -286,17 +284,27 @@ class Trial(Generic[Judged]):
         less = self.phases.timed("polishing", lambda: self.delta.takes_less(choice, limit))
         return self._made(choice).seconds < limit if less is None else less
 
-    def annealer(self, most: int, seed: int = 0, price: Price | None = None) -> Annealer:
+    def annealer(
+        self, most: int, seed: int = 0, price: Price | None = None, *, by_class: bool = False
+    ) -> Annealer:
         """An annealing of the graph over any devices of the machine. ``most``: the most operators
-        of all states that are tried, added up; ``price``: that of a state."""
-        given = self.chooser, self.delta, lambda: self.phases.is_over, most, seed
+        of all states that are tried, added up; ``price``: that of a state; ``by_class``: see
+        ``DeltaSimulator``."""
+        delta = self.delta.by_classes if by_class else self.delta
+        given = self.chooser, delta, lambda: self.phases.is_over, most, seed
         return Annealer(*given, price=price)
 
     def refined(
-        self, choice: Choice, most: int, stages: Stages, price: Price | None = None
+        self,
+        choice: Choice,
+        most: int,
+        stages: Stages,
+        price: Price | None = None,
+        *,
+        by_class: bool = False,
     ) -> Tried[Judged]:
-        """A choice for the graph, annealed."""
-        annealer = self.annealer(most, price=price)
+        """A choice for the graph, annealed (see ``annealer``)."""
+        annealer = self.annealer(most, price=price, by_class=by_class)
         try:
             annealer.annealed(choice, stages)
         finally:
@@ -354,7 +362,7 @@ class Trial(Generic[Judged]):
 
     def _simulated(self, choice: Choice, cut: PlacedGraph, steps: Schedule) -> Tried[Judged]:
         made = self._run_as(choice, cut, steps)
-        return Tried(choice, made.seconds, _exposed(made), self.judge(made))
+        return Tried(choice, made.seconds, made.exposed(), self.judge(made))
 
     def _made(self, choice: Choice) -> SimulatedChoice:
         return self._run_as(choice, *self._scheduled(choice))
@@ -379,18 +387,3 @@ def _key(choice: Choice) -> object:
     mappings = tuple(choice.mappings.items())
     sharded = choice.fully_sharded, choice.kept_whole
     return sharded, firsts, mappings, choice.order, *choice.strategies.values()
-
-
-def _exposed(made: SimulatedChoice) -> dict[Node, float]:
-    """The fraction of each weight's exchange that is exposed on the first of its devices: the mean
-    over the weights for which it stands."""
-    exposed: dict[Node, list[float]] = defaultdict(list)
-    by_device: dict[int, dict[int, float]] = {}
-    for task in made.run.tasks:
-        if task.phase == SYNC:
-            device = int(task.duration.groups[0, 0])
-            if device not in by_device:
-                by_device[device] = exposures(made.run, device, SYNC)
-            part = by_device[device].get(task.what, 1.0)
-            exposed[made.weights[task.what]].append(part)
-    return {node: sum(parts) / len(parts) for node, parts in exposed.items()}

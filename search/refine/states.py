@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from search.refine.device_classes import DeviceClasses
 from search.refine.kinds import GraphKinds
 from search.refine.mappings import passing_axes
 from search.refine.native.states import ALONE, READ_BITS, StateTables
@@ -13,11 +14,14 @@ from search.refine.rows import SharedTables, TableRows
 
 
 class GraphTables:
-    """What is known of the plans of a graph. Rows of pieces are added to ``rows``."""
+    """What is known of the plans of a graph. Rows of pieces are added to ``rows``. ``by_class``:
+    whether classes of devices take the place of devices in durations."""
 
-    def __init__(self, graph: GraphKinds, rows: TableRows) -> None:
+    def __init__(self, graph: GraphKinds, rows: TableRows, *, by_class: bool = False) -> None:
         self.mappings = rows.mappings
         self._rows, self._kinds = rows, graph.kinds
+        self._devices = rows.operators.cost.machine.devices
+        self._classes = DeviceClasses(rows.durations, self._devices) if by_class else None
         nodes, spaces = graph.nodes, rows.operators.builder.spaces
         absent = ABSENT, ABSENT
         operands = [
@@ -45,9 +49,10 @@ class GraphTables:
         shared, mappings = self._rows.tables(), self.mappings.table
         now = self._tables
         if now is None or shared is not self._shared or now[1].mappings is not mappings:
+            durations = shared.durations if self._classes is None else self._classes.table()
             plans = Tables(
                 self._shape,
-                shared.durations,
+                durations,
                 shared.pieces,
                 shared.layouts,
                 shared.moves,
@@ -63,6 +68,11 @@ class GraphTables:
             )
             self._shared, self._tables = shared, (now := (plans, states))
         return now
+
+    @property
+    def busy(self) -> int:
+        """The number of devices, or of classes of devices, in durations."""
+        return self._devices if self._classes is None else self._classes.count
 
     def make_room(self) -> None:
         """Make room for the lists of operands of one more state."""

@@ -172,7 +172,9 @@ def _busiest(durations: Durations, issued: Issue, loads: Seconds) -> float:
             if less != NOTHING:
                 seconds -= durations.seconds[durations.rows[less, GROUP] + group]
             for at in range(member, member + width):
-                loads[stream, durations.devices[at]] += seconds
+                device = durations.devices[at]
+                if at == member or device != durations.devices[at - 1]:  # it may be listed again
+                    loads[stream, device] += seconds
             member += width
     for device in range(loads.shape[1]):
         most = max(most, loads[0, device], loads[1, device])
