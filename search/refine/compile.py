@@ -2,7 +2,7 @@
 
     python -m search.refine.compile
 
-It takes half a minute, once for an installation.
+It takes up to a minute, once for an installation.
 """
 
 from __future__ import annotations

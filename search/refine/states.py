@@ -104,7 +104,6 @@ def _shape(graph: GraphKinds, rows: TableRows) -> Shape:
     ]
     every = [edge for own in edges for edge in own]
     return Shape(
-        rows.operators.cost.machine.devices,
         *numbered_lists(graph.reads),
         *numbered_lists(graph.makes),
         np.cumsum([0, *map(len, edges)]),

@@ -178,7 +178,6 @@ BLOCK, EXCHANGING, SYNC, UPDATE, PIECES = range(5)
 class Shape(NamedTuple):
     """What all plans of a graph have in common. Operators and values are referred to by number."""
 
-    devices: int
     operand: Numbers
     """The first operand of each operator, and the end of all."""
     reads: Numbers
