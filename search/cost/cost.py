@@ -64,7 +64,7 @@ class Duration:
     @cached_property
     def shortest(self) -> float:
         """The seconds of the group that is busy for the shortest time."""
-        return float(self.seconds.min()) if self.seconds.size else 0.0
+        return min(self.seconds.tolist(), default=0.0)  # most have one group
 
     @cached_property
     def even(self) -> int:
@@ -244,16 +244,10 @@ class CostModel:
         key = id(kind), moved, work
         return self._streams.get(key, lambda: float(self.kernel_seconds(work, kind, 0, moved, 1)))
 
-    @remembered
     def forward_movement(self, transfer: Transfer) -> Duration:
         """The devices that take part in a transfer forward, and how long. A slice of a tensor that
         a device has is a view, which takes no time."""
-        moved = self.movement(transfer)
-        if transfer.kind != "local":
-            return moved
-        counts = np.bincount(transfer.flows.targets)
-        is_view = counts.max(initial=0) == 1
-        return Duration(moved.groups, np.zeros(len(moved.groups))) if is_view else moved
+        return self._copies(transfer)[0] if transfer.kind == "local" else self.movement(transfer)
 
     @remembered
     def movement(self, transfer: Transfer) -> Duration:
@@ -273,7 +267,7 @@ class CostModel:
             case "reduce_scatter":
                 return _duration(groups, (self._ring(group, before) for group in groups))
             case "local":
-                return self._copies(transfer)
+                return self._copies(transfer)[1]
             case "messages":
                 busy = self._messages.busy(transfer)
                 devices = tuple(np.flatnonzero(busy).tolist())
@@ -294,13 +288,17 @@ class CostModel:
         """Seconds of an all_reduce of ``block`` bytes on every device of a group."""
         return float(seconds(self._lines(group)[1], block))
 
-    def _copies(self, transfer: Transfer) -> Duration:
-        """Every device copies the part that it keeps within its own memory."""
+    @remembered
+    def _copies(self, transfer: Transfer) -> tuple[Duration, Duration]:
+        """Every device copies the part that it keeps within its own memory: forward, where a slice
+        is a view, and back."""
         flows = transfer.flows
-        devices, which = np.unique(flows.targets, return_inverse=True)
+        devices, which, counts = np.unique(flows.targets, return_inverse=True, return_counts=True)
         moved = np.bincount(which, 2 * flows.elements * self.itemsize)
         seconds = [self._streamed(*item) for item in zip(devices.tolist(), moved, strict=True)]
-        return _duration([(device,) for device in devices.tolist()], seconds)
+        back = _duration([(device,) for device in devices.tolist()], seconds)
+        is_view = counts.max(initial=0) <= 1
+        return Duration(back.groups, np.zeros(len(back.groups))) if is_view else back, back
 
     @remembered
     def gradient_exchange(self, home: Layout) -> GradientExchange:

@@ -40,7 +40,7 @@ MOST_OPERATORS = 64
 would be tried."""
 MOST_DEVICES = 24
 """The most devices of a machine. On more, a state takes several times as long to simulate."""
-MEAN_DEVICES = 12
+MEAN_DEVICES = 10
 """On more devices than these fewer states are tried, as each takes longer to price."""
 GAIN = 1.005
 """A plan has nothing to gain if it takes at most this many times as long as its work, spread over
