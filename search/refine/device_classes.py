@@ -64,8 +64,9 @@ class DeviceClasses:
     _of: Numbers = field(init=False)
     """The class of each device."""
     _different: dict[object, _Groups] = field(init=False, default_factory=dict[object, _Groups])
+    """The groups of all durations so far."""
     _listed: dict[object, _Listed] = field(init=False, default_factory=dict[object, _Listed])
-    """The groups of durations by class, as the classes are now."""
+    """The same by class, as the classes are now."""
     _made: DurationRows = field(init=False)
     _done: int = field(init=False, default=_FIRST)
     """The durations that are in ``_made``."""
