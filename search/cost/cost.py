@@ -297,7 +297,7 @@ class CostModel:
         moved = np.bincount(which, 2 * flows.elements * self.itemsize)
         seconds = [self._streamed(*item) for item in zip(devices.tolist(), moved, strict=True)]
         back = _duration([(device,) for device in devices.tolist()], seconds)
-        is_view = counts.max(initial=0) <= 1
+        is_view = counts.max(initial=0) == 1
         return Duration(back.groups, np.zeros(len(back.groups))) if is_view else back, back
 
     @remembered

@@ -66,9 +66,9 @@ class PlanClocks(NamedTuple):
     """The times of one plan. They are used again for the next plan."""
 
     times: Seconds
-    """[tasks or operators, 3]: the longest path that ends with it; the longest path that begins
-    with a task, or comes after an operator; the seconds of a task, or the longest path of backward
-    passes that ends with an operator."""
+    """[tasks or operators, 3]: of an operator, the longest path that ends with it, the longest one
+    between its forward and its backward pass, and the longest one of backward passes that ends with
+    it; of a task, the longest path that begins with it, in the second column."""
     ready: Seconds
     """[tasks, devices]: when each device has the result."""
     streams: Seconds
@@ -165,12 +165,10 @@ def _busiest(durations: Durations, issued: Issue, loads: Seconds) -> float:
         loads[0, device] = loads[1, device] = 0.0
     for task in range(issued.counts[TASKS]):
         row = issued.tasks[task]
-        stream, duration, less = row[STREAM], durations.rows[row[DURATION]], row[LESS]
+        stream, duration = row[STREAM], durations.rows[row[DURATION]]
         width, member = duration[WIDTH], duration[DEVICE]
         for group in range(duration[GROUPS]):
-            seconds = durations.seconds[duration[GROUP] + group] + issued.added[task]
-            if less != NOTHING:
-                seconds -= durations.seconds[durations.rows[less, GROUP] + group]
+            seconds = _group_seconds(durations, row, issued.added[task], group)
             for at in range(member, member + width):
                 device = durations.devices[at]
                 if at == member or device != durations.devices[at - 1]:  # it may be listed again
@@ -189,7 +187,7 @@ def _run(durations: Durations, issued: Issue, limit: float, clock: PlanClocks) -
         streams[0, device] = streams[1, device] = 0.0
     for task in range(issued.counts[TASKS]):
         row, first = issued.tasks[task], inf
-        stream, duration, less = row[STREAM], durations.rows[row[DURATION]], row[LESS]
+        stream, duration = row[STREAM], durations.rows[row[DURATION]]
         begin, end, hands_on = row[BEGIN], row[END], row[HANDS_ON] != 0
         width, member = duration[WIDTH], duration[DEVICE]
         _hand_on(issued.dependencies, begin, end if hands_on else begin, ready, task)
@@ -202,9 +200,7 @@ def _run(durations: Durations, issued: Issue, limit: float, clock: PlanClocks) -
                     for other in range(begin, end):
                         start = max(start, ready[issued.dependencies[other], device])
             first = min(first, start)
-            seconds = durations.seconds[duration[GROUP] + group] + issued.added[task]
-            if less != NOTHING:
-                seconds -= durations.seconds[durations.rows[less, GROUP] + group]
+            seconds = _group_seconds(durations, row, issued.added[task], group)
             ended = start + seconds
             last = max(last, ended)
             for at in range(member, member + width):
@@ -213,7 +209,7 @@ def _run(durations: Durations, issued: Issue, limit: float, clock: PlanClocks) -
             member += width
         if duration[GROUPS] and (first + clock.times[task, REST] >= most or last >= limit):
             return inf
-    return last
+    return float(last)
 
 
 @inlined
@@ -229,15 +225,22 @@ def _hand_on(dependencies: Numbers, begin: int, end: int, ready: Seconds, task: 
 
 
 @inlined
+def _group_seconds(durations: Durations, row: Numbers, added: float, group: int) -> float:
+    """The seconds of a group of a task."""
+    seconds = durations.seconds[durations.rows[row[DURATION], GROUP] + group] + added
+    if row[LESS] != NOTHING:
+        seconds -= durations.seconds[durations.rows[row[LESS], GROUP] + group]
+    return float(seconds)
+
+
+@inlined
 def _shortest(durations: Durations, row: Numbers, added: float) -> float:
     """The seconds of the group of a task that is busy for the shortest time."""
     if row[LESS] == NOTHING:
         return float(durations.shortest[row[DURATION]] + added)
-    duration, less = durations.rows[row[DURATION]], durations.rows[row[LESS]]
     least = inf
-    for at in range(duration[GROUPS]):
-        seconds = durations.seconds[duration[GROUP] + at] + added
-        least = min(least, float(seconds - durations.seconds[less[GROUP] + at]))
+    for group in range(durations.rows[row[DURATION], GROUPS]):
+        least = min(least, _group_seconds(durations, row, added, group))
     return least
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.cases import examples
 from support.graphs.strategies import training_graphs
 from support.plans.tries import fastest_try
+from support.small.random_choices import at_random
 from support.small.states import chosen, on_device
 
 from pcg.graph.graph import Graph
@@ -29,7 +30,6 @@ from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
 from search.map.space.mapping import OperatorMapping
-from search.map.space.strategies import starts
 from search.refine.delta import DeltaSimulator
 from search.refine.moves import Moves
 from search.refine.native.listing import STEPS
@@ -53,16 +53,6 @@ def library() -> Library:
 def chooser_of(graph: Graph, library: Library, machine: tuple[str, int]) -> Chooser:
     target = load_machine(machine[0]).with_devices(machine[1])
     return Chooser.on(CostModel(target), Cuts.of_rules(library.concrete(graph), windows=True))
-
-
-def at_random(chooser: Chooser, graph: Graph, random: Random) -> Choice:
-    """Random strategies, from any possible first devices."""
-    strategies = {
-        node: random.choice(chooser.spaces.of(node).strategies).tolist() for node in graph.operators
-    }
-    rows = {node: tuple(row) for node, row in strategies.items()}
-    firsts = {node: random.choice(starts(row, chooser.mesh)) for node, row in rows.items()}
-    return Choice(graph, rows, 0.0, starts={node: at for node, at in firsts.items() if at})
 
 
 def moved(chooser: Chooser, choice: Choice, random: Random) -> Choice:

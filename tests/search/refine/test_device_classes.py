@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import examples
 from support.graphs.strategies import training_graphs
+from support.small.random_choices import at_random
 
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
@@ -20,7 +21,6 @@ from search.cost.cost import CostModel, Duration
 from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
-from search.map.space.strategies import starts
 from search.refine.delta import DeltaSimulator
 from search.refine.device_classes import DeviceClasses
 from search.refine.native.tables import GROUPS
@@ -50,12 +50,7 @@ def in_another_order(choice: Choice, random: Random) -> Choice:
 def test_seconds_are_those_of_all_devices(graph: Graph, random: Random) -> None:
     delta, chooser = delta_of(graph, load_library(), 4)
     for _ in range(2):
-        rows = {
-            node: tuple(random.choice(chooser.spaces.of(node).strategies.tolist()))
-            for node in graph.operators
-        }
-        firsts = {node: random.choice(starts(row, chooser.mesh)) for node, row in rows.items()}
-        choice = Choice(graph, rows, 0.0, starts={n: at for n, at in firsts.items() if at})
+        choice = at_random(chooser, graph, random)
         for _ in range(3):
             choice = in_another_order(choice, random)
             seconds = delta.seconds(choice)
