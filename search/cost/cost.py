@@ -115,7 +115,7 @@ class CostModel:
         """Bytes of an element of operators' results and of tensors that are moved."""
         self.itemsizes = training.formats.narrow, training.formats.wide
         self.speed: Speed = standard() if speed is None else speed
-        self._messages = Messages(machine, self.itemsize)
+        self.messages = Messages(machine, self.itemsize)
         self._tasks = Memo[tuple[Signature, frozenset[int], KernelUse, int], tuple[float, float]]()
         self._streams = Memo[tuple[int, int, WorkKind], float]()
         self._computations = Memo[_OnDevices, tuple[Duration, Duration]]()
@@ -269,7 +269,7 @@ class CostModel:
             case "local":
                 return self._copies(transfer)[1]
             case "messages":
-                busy = self._messages.busy(transfer)
+                busy = self.messages.busy(transfer)
                 devices = tuple(np.flatnonzero(busy).tolist())
                 return _duration([devices], [float(busy.max())])
 

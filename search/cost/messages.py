@@ -33,8 +33,7 @@ class Messages:
 
     def busy(self, transfer: Transfer) -> NDArray[np.float64]:
         """Seconds for which each device sends or receives [devices]."""
-        few = self._machine.devices <= FEW_DEVICES
-        return self._few.busy(transfer) if few else self._busy_many(transfer)
+        return self._busy_many(transfer) if self.few is None else self.few.busy(transfer)
 
     def _busy_many(self, transfer: Transfer) -> NDArray[np.float64]:
         devices = self._machine.devices
@@ -58,7 +57,10 @@ class Messages:
         return sum((way.max(axis=0) for _, way in ways.values()), np.zeros(devices))
 
     @cached_property
-    def _few(self) -> FewMessages:
+    def few(self) -> FewMessages | None:
+        """The times of messages between few devices; None for many."""
+        if self._machine.devices > FEW_DEVICES:
+            return None
         # numba takes long to load, and many commands never price a message.
         from search.cost.native.messages import FewMessages
 

@@ -171,7 +171,7 @@ class DeltaSimulator:
     def _listed(self, scratch: Scratch) -> TaskProgram:
         """The program of the plan that is listed."""
         made, cost, layouts = scratch.made, self.pieces.cost, self.pieces.layouts.every
-        durations, steps = self.rows.durations.every, list[ProgramStep]()
+        durations, steps = self.rows.durations.duration, list[ProgramStep]()
         for step in range(made.counts[STEPS]):
             row, after = made.steps[step].tolist(), made.steps[step + 1].tolist()
             results = made.slots[made.results[row[RESULT] : after[RESULT]]]

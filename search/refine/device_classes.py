@@ -82,15 +82,19 @@ class DeviceClasses:
 
     def table(self) -> Durations:
         """The durations as they are now, with classes in place of devices."""
-        new = self.rows.every[self._done :]
+        new = self._from(self._done)
         others = sum(self._is_other(_Groups.of(duration)) for duration in new)
         if others and self._parts():
             self._listed.clear()
-            self._made, new = DurationRows(self.count), self.rows.every[_FIRST:]
+            self._made, new = DurationRows(self.count), self._from(_FIRST)
         for duration in new:
             self._made.row[self._by_class(duration)]
-        self._done = len(self.rows.every)
+        self._done = self.rows.count
         return self._made.table()
+
+    def _from(self, first: int) -> list[Duration]:
+        """The durations from a row on."""
+        return [self.rows.duration[row] for row in range(first, self.rows.count)]
 
     def _is_other(self, groups: _Groups) -> bool:
         """Whether groups differ from all before. They are noted."""

@@ -6,7 +6,6 @@ between two layouts, those of an exchange when a bucket first has so many bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -15,6 +14,8 @@ import numpy as np
 from pcg.memo import Answers, Numbering
 from pcg.placement.transfer import Groups
 from search.cost.cost import NOTHING, Duration
+from search.cost.native.columns import enlarged, numbers, seconds
+from search.cost.native.messages import CellRows, MessageTables, no_messages
 from search.refine.mappings import NumberedMappings
 from search.refine.native import listing
 from search.refine.native.listing import UNKNOWN
@@ -22,72 +23,93 @@ from search.refine.native.states import NO_PIECE
 from search.refine.native.tables import (
     ABSENT,
     BITS,
+    DURATIONS,
     VIA,
-    Column,
     Durations,
     GrowingHashTable,
     HashTable,
     Layouts,
     Numbers,
     Pieces,
-    numbers,
+    add_duration,
+    has_room,
     pair,
-    seconds,
 )
 from search.refine.pieces import OperatorPiece, OperatorPieces, WantedOperand
 
 WORD = 64
 """The devices in a word of a mask."""
+FIRST_ROOM = 1024
+"""The durations, groups and devices for which there is room at first."""
 
 
 class DurationRows:
-    """The rows of durations. The same object has one row."""
+    """The rows of durations. The same object has one row. Machine code may add rows."""
 
     def __init__(self, devices: int) -> None:
-        self._words = -(-devices // WORD)
-        masks = np.zeros((0, self._words), np.uint64)
-        self._rows, self._devices = numbers(4), numbers()
-        self._seconds, self._shortest = seconds(), seconds()
-        self._busy, self._busy_groups = Column(masks), Column(masks)
-        self.every: list[Duration] = []
-        """The durations by row."""
+        self._table = _no_durations(-(-devices // WORD))
         self.row = Answers(self._add)
         """The row of a duration."""
+        self.duration = Answers(self._read)
+        """The duration of a row."""
         unknown = Duration(NOTHING.groups, NOTHING.seconds)
         assert [self.row[duration] for duration in (NOTHING, unknown)] == [listing.NOTHING, UNKNOWN]
 
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return int(self._table.used[DURATIONS])
+
     def _add(self, duration: Duration) -> int:
-        groups, members = duration.groups.tolist(), duration.groups.shape[1]
-        masks = [_mask(group) for group in groups]
-        lists = self._seconds.count, len(groups), self._devices.count, members
-        self._rows.extend([lists], 1)
-        self._devices.extend(duration.groups.ravel(), duration.groups.size)
-        self._seconds.extend(duration.seconds, len(groups))
-        self._shortest.extend([duration.shortest], 1)
-        self._busy.extend([self._words_of(sum(masks))], 1)  # no device is in two groups
-        self._busy_groups.extend([self._words_of(mask) for mask in masks], len(groups))
-        self.every.append(duration)
-        return len(self.every) - 1
+        groups = np.ascontiguousarray(duration.groups)
+        count, members = groups.shape
+        if not has_room(self._table, count, groups.size):
+            self._make_room(count, groups.size)
+        row = add_duration(self._table, groups, np.ascontiguousarray(duration.seconds), members)
+        self.duration[row] = duration
+        return row
 
-    def _words_of(self, mask: int) -> list[int]:
-        return [mask >> WORD * word & (1 << WORD) - 1 for word in range(self._words)]
-
-    def table(self) -> Durations:
-        return Durations(
-            self._rows.rows,
-            self._devices.rows,
-            self._seconds.rows,
-            self._shortest.rows,
-            self._busy.rows,
-            self._busy_groups.rows,
+    def _make_room(self, groups: int, devices: int) -> None:
+        """Make room for one more row, with so many groups and devices, and for many others."""
+        table = self._table
+        durations, all_groups, all_devices = table.used.tolist()
+        by_row = durations, FIRST_ROOM + 2 * durations
+        by_group = all_groups, FIRST_ROOM + 2 * all_groups + groups
+        by_device = all_devices, FIRST_ROOM + 2 * all_devices + devices
+        self._table = Durations(
+            enlarged(table.rows, *by_row),
+            enlarged(table.devices, *by_device),
+            enlarged(table.seconds, *by_group),
+            enlarged(table.shortest, *by_row),
+            enlarged(table.busy, *by_row),
+            enlarged(table.busy_groups, *by_group),
+            table.used,
         )
 
+    def _read(self, row: int) -> Duration:
+        """The duration of a row that machine code added."""
+        table = self._table
+        group, groups, device, width = table.rows[row].tolist()
+        devices = table.devices[device : device + groups * width]
+        seconds = table.seconds[group : group + groups]
+        return Duration(devices.reshape(groups, width).copy(), seconds.copy())
 
-def _mask(devices: Sequence[int]) -> int:
-    mask = 0
-    for device in devices:
-        mask |= 1 << device
-    return mask
+    def table(self) -> Durations:
+        """The rows as they are now."""
+        return self._table
+
+
+def _no_durations(words: int) -> Durations:
+    """A table without durations. ``words``: those of a mask."""
+    return Durations(
+        np.zeros((0, 4), np.int64),
+        np.zeros(0, np.int64),
+        np.zeros(0),
+        np.zeros(0),
+        np.zeros((0, words), np.uint64),
+        np.zeros((0, words), np.uint64),
+        np.zeros(3, np.int64),
+    )
 
 
 class PieceRows:
@@ -134,7 +156,8 @@ class LayoutRows:
 
     def __init__(self, pieces: OperatorPieces, durations: DurationRows) -> None:
         self._layouts, self._durations = pieces.layouts.every, durations
-        self._cost = pieces.cost
+        self._cost, self._cells = pieces.cost, CellRows()
+        self._few = pieces.cost.messages.few
         self._rows, self._sum_seconds = numbers(5), seconds()
         self._groups, self._piece_sets = Numbering[Groups](), Numbering[frozenset[object]]()
         self._sums = dict[object, float]()
@@ -146,6 +169,8 @@ class LayoutRows:
         for number in range(self._rows.count, len(self._layouts)):
             self._rows.extend([(0, ABSENT, 0, 0, 0)], 1)
             self._sum_seconds.extend([self._of_sum(number)], 1)
+            if self._few is not None:
+                self._cells.add(self._layouts[number])
 
     def price_weight(self, number: int) -> None:
         """Price the exchange and the update of a weight of some layout."""
@@ -172,6 +197,10 @@ class LayoutRows:
     def table(self) -> Layouts:
         return Layouts(self._rows.rows, self._sum_seconds.rows)
 
+    def messages(self) -> MessageTables:
+        """The tables for messages between them."""
+        return no_messages() if self._few is None else self._few.tables(self._cells)
+
 
 class SharedTables(NamedTuple):
     """The tables that are the same for all graphs (``native.tables``, ``native.states``)."""
@@ -180,6 +209,8 @@ class SharedTables(NamedTuple):
     pieces: Pieces
     layouts: Layouts
     moves: HashTable
+    moved: Numbers
+    messages: MessageTables
     shared: HashTable
     lists: HashTable
     used: Numbers
@@ -252,6 +283,8 @@ class TableRows:
                 self.pieces.table(),
                 self._layouts.table(),
                 self._moves.table,
+                self._moves.used,
+                self._layouts.messages(),
                 self._shared.table,
                 self._lists.table,
                 self._used,

@@ -56,6 +56,8 @@ class GraphTables:
                 shared.pieces,
                 shared.layouts,
                 shared.moves,
+                shared.moved,
+                shared.messages,
                 shared.shared,
             )
             states = StateTables(

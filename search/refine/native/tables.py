@@ -4,20 +4,22 @@ Each thing is a row, and has a number. Rows are added when a plan needs them. Li
 as the operands of a piece, lie one after the other in a column of their own: those of row i from
 ``first[i]`` to ``first[i + 1]``.
 
-Columns double in size when they are full. Looking up a resharding or a weight takes constant time
-on average (open addressing with linear probing; Knuth, The Art of Computer Programming, volume 3,
-section 6.4).
+Columns double in size when they are full. Most rows are added in Python. Machine code adds those of
+messages, if there is room (``native.message_moves``). Looking up a resharding or a weight takes
+constant time on average (open addressing with linear probing; Knuth, The Art of Computer
+Programming, volume 3, section 6.4).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from search.cost.native.compiled import compiled, inlined
+from search.cost.native.messages import MessageTables
 
 Numbers = NDArray[np.int64]
 Seconds = NDArray[np.float64]
@@ -59,13 +61,14 @@ class GrowingHashTable:
 
     def __init__(self, places: int = 1024) -> None:
         self.table: HashTable = np.full((places, 3), ABSENT)
-        self._count = 0
+        self.used: Numbers = np.zeros(1, np.int64)
+        """[1]: the number of keys, to which machine code may add."""
 
     def add(self, key: int, first: int, second: int) -> None:
         """Add a key that is not in the table."""
-        self._count += 1
-        self.make_room(self._count)
+        self.make_room(int(self.used[0]) + 1)
         self.table[place_of(self.table, key)] = key, first, second
+        self.used[0] += 1
 
     def make_room(self, count: int) -> None:
         """Make room for so many keys in all."""
@@ -73,40 +76,6 @@ class GrowingHashTable:
             bigger = np.full((2 * len(self.table), 3), ABSENT)
             _move_over(self.table, bigger)
             self.table = bigger
-
-
-T = TypeVar("T", bound=np.generic)
-
-
-class Column(Generic[T]):
-    """An array whose rows are added at its end. ``rows``: of these and of free places."""
-
-    def __init__(self, like: NDArray[T]) -> None:
-        """``like``: an array of the type and width of a row, with any number of rows."""
-        self.rows: NDArray[T] = np.zeros((1024, *like.shape[1:]), like.dtype)
-        self.count = 0
-
-    def extend(self, more: ArrayLike, count: int) -> None:
-        """Add ``count`` rows."""
-        end = self.count + count
-        if end > len(self.rows):
-            size = max(end, 2 * len(self.rows)), *self.rows.shape[1:]
-            bigger: NDArray[T] = np.zeros(size, self.rows.dtype)
-            bigger[: self.count] = self.rows[: self.count]
-            self.rows = bigger
-        if count:
-            self.rows[self.count : end] = more
-        self.count = end
-
-
-def numbers(*width: int) -> Column[np.int64]:
-    """A column of whole numbers, or a table of so many columns."""
-    return Column(np.zeros((0, *width), np.int64))
-
-
-def seconds(*width: int) -> Column[np.float64]:
-    """A column of seconds, or a table of so many columns."""
-    return Column(np.zeros((0, *width), np.float64))
 
 
 def numbered_lists(lists: Sequence[Sequence[int]]) -> tuple[Numbers, Numbers]:
@@ -132,10 +101,48 @@ class Durations(NamedTuple):
     """The devices of each duration."""
     busy_groups: Masks
     """The devices of each group."""
+    used: Numbers
+    """[3]: the numbers of durations, of groups, and of devices in ``devices``."""
 
 
 # The columns of durations.
 GROUP, GROUPS, DEVICE, WIDTH = range(4)
+# The places of numbers in use.
+DURATIONS, ALL_GROUPS, ALL_DEVICES = range(3)
+
+
+@compiled
+def has_room(durations: Durations, groups: int, devices: int) -> bool:
+    """Whether a duration of so many groups can be added, with so many devices in all of them."""
+    used = durations.used
+    return (
+        used[DURATIONS] < len(durations.rows)
+        and used[ALL_GROUPS] + groups <= len(durations.seconds)
+        and used[ALL_DEVICES] + devices <= len(durations.devices)
+    )
+
+
+@compiled
+def add_duration(durations: Durations, groups: Numbers, seconds: Seconds, members: int) -> int:
+    """Add a duration, for which there must be room. Returns its number. ``groups``: [groups,
+    ``members`` or more], the devices of each; ``seconds``: of each."""
+    used, bit = durations.used, np.uint64(1)
+    number, first, device = used[DURATIONS], used[ALL_GROUPS], used[ALL_DEVICES]
+    row = durations.rows[number]
+    row[GROUP], row[GROUPS], row[DEVICE], row[WIDTH] = first, len(groups), device, members
+    for group in range(len(groups)):
+        durations.seconds[first + group] = seconds[group]
+        if group == 0 or seconds[group] < durations.shortest[number]:
+            durations.shortest[number] = seconds[group]
+        for at in range(members):
+            own = groups[group, at]
+            durations.devices[device] = own
+            device += 1
+            word, mask = own >> 6, bit << np.uint64(own & 63)
+            durations.busy[number, word] |= mask
+            durations.busy_groups[first + group, word] |= mask
+    used[DURATIONS], used[ALL_GROUPS], used[ALL_DEVICES] = number + 1, first + len(groups), device
+    return int(number)
 
 
 class Pieces(NamedTuple):
@@ -209,6 +216,10 @@ class Tables(NamedTuple):
     moves: HashTable
     """For two layouts (``pair``): the durations of a resharding forward and backward; twice ABSENT
     if nothing moves; or VIA, and the layout between them."""
+    moved: Numbers
+    """[1]: the number of keys in ``moves``."""
+    messages: MessageTables
+    """All layouts, if there are few devices, else none."""
     shared: HashTable
     """For a weight's layout and the bytes of its bucket (``pair``): the duration of exchange, and
     0."""

@@ -39,6 +39,7 @@ from search.refine.native.listing import (
     list_steps,
     list_weights,
 )
+from search.refine.native.message_moves import price_missing
 from search.refine.native.tables import (
     ABSENT,
     DEVICE,
@@ -292,12 +293,15 @@ def plan_seconds(
     What is missing counts nothing at first. The order of tasks does not depend on it, so it can
     only make the step longer, and need not be priced if the step takes too long without it."""
     made, issued, clock, _ = scratch
-    if limit < inf:
-        most = limit * (1.0 + ROUNDING)
-        if is_path_longer(tables, pieces, most, clock.times):
+    most = limit * (1.0 + ROUNDING)
+    while True:
+        if limit < inf and is_path_longer(tables, pieces, most, clock.times):
             return inf
-    if not list_plan(tables, pieces, order, scratch):
-        return ABSENT
-    issue_tasks(tables, made, issued)
-    seconds = simulated(tables.durations, issued, limit, clock)
-    return ABSENT if made.counts[MISSING] and seconds < limit else seconds
+        if not list_plan(tables, pieces, order, scratch):
+            return ABSENT
+        issue_tasks(tables, made, issued)
+        seconds = simulated(tables.durations, issued, limit, clock)
+        if not made.counts[MISSING] or seconds >= limit:
+            return seconds
+        if not price_missing(tables, made):
+            return ABSENT

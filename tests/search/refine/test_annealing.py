@@ -79,7 +79,7 @@ def test_an_annealing_that_is_stopped_leaves_its_best_plan(library, monkeypatch,
     whole, asked = DeltaSimulator.add_missing, count()
 
     def stopping(self: DeltaSimulator) -> None:
-        if next(asked) == 250:
+        if next(asked) == 120:
             raise stopped
         whole(self)
 

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import examples
 
+from search.cost.native.columns import numbers
 from search.cost.native.compiled import FOLDER, SOURCES, cache_folder, compiled
 from search.refine.compile import compile_annealing
 from search.refine.native import tables
-from search.refine.native.tables import ABSENT, GrowingHashTable, numbers, pair, place_of
+from search.refine.native.tables import ABSENT, GrowingHashTable, pair, place_of
 
 
 def test_no_place_beyond_an_array_is_touched():
@@ -23,6 +24,7 @@ def test_no_place_beyond_an_array_is_touched():
     Python too."""
     tests = (
         "tests/search/refine/test_delta.py",
+        "tests/search/refine/test_message_moves.py",
         "tests/search/refine/test_moves.py",
         "tests/search/cost/test_messages.py",
     )
