@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pcg.device import Device
 from pcg.graph.graph import Node, Signature
-from pcg.machine import Machine
+from pcg.machine import Hop, Machine
 from pcg.memo import Memo, remembered
 from pcg.placement.backward import gradients
 from pcg.placement.layout import Layout
@@ -88,6 +88,14 @@ class GradientExchange(NamedTuple):
 
     block: int
     groups: Groups
+
+
+@dataclass(frozen=True, eq=False)
+class _GroupLines:
+    """The lines of collectives in a group: of one pass along a ring, and of an all_reduce."""
+
+    ring: Lines
+    all_reduce: Lines
 
 
 SGD = Training()
@@ -229,13 +237,16 @@ class CostModel:
         more = 0.0
         for layout, count in zip(made, parts, strict=True):
             if count > 1:
-                moved = 3 * prod(layout.type.block) * self.itemsize
                 kinds = self.machine.kinds
                 if len(kinds) > 1:
                     kinds = self.machine.kinds_of(layout.devices)
-                each = (self.kernel_seconds("pointwise", kind, 0, moved, 1) for kind in kinds)
-                more += (count - 1) * float(max(each))
+                more += (count - 1) * self.adding(prod(layout.type.block), kinds)
         return more
+
+    def adding(self, elements: int, kinds: Iterable[Device]) -> float:
+        """Seconds in which devices of some kinds add one gradient to another one."""
+        moved = 3 * elements * self.itemsize
+        return float(max(self.kernel_seconds("pointwise", kind, 0, moved, 1) for kind in kinds))
 
     def _streamed(self, device: int, moved: int, work: WorkKind = "pointwise") -> float:
         """Seconds in which a device reads and writes ``moved`` bytes of its memory."""
@@ -274,19 +285,37 @@ class CostModel:
                 return _duration([devices], [float(busy.max())])
 
     @remembered
-    def _lines(self, group: tuple[int, ...]) -> tuple[Lines, Lines]:
-        """The lines of one pass along a ring, and of an all_reduce, in a group."""
-        hops = self.machine.hops(group)
-        return ring(hops), all_reduce(hops)
+    def _lines(self, group: tuple[int, ...]) -> _GroupLines:
+        return self._lines_over(self.machine.hops(group))
+
+    @remembered
+    def _lines_over(self, hops: tuple[Hop, ...]) -> _GroupLines:
+        """One object for all groups that communicate over the same levels."""
+        return _GroupLines(ring(hops), all_reduce(hops))
 
     def _ring(self, group: tuple[int, ...], volume: int) -> float:
         """Seconds of an all_gather or reduce_scatter. ``volume``: bytes on a device that has the
         whole tensor."""
-        return float(seconds(self._lines(group)[0], volume))
+        return self._ring_seconds(self._lines(group), volume)
+
+    @remembered
+    def _ring_seconds(self, lines: _GroupLines, volume: int) -> float:
+        return float(seconds(lines.ring, volume))
 
     def _all_reduce(self, group: tuple[int, ...], block: int) -> float:
         """Seconds of an all_reduce of ``block`` bytes on every device of a group."""
-        return float(seconds(self._lines(group)[1], block))
+        return self._all_reduce_seconds(self._lines(group), block)
+
+    @remembered
+    def _all_reduce_seconds(self, lines: _GroupLines, block: int) -> float:
+        return float(seconds(lines.all_reduce, block))
+
+    @remembered
+    def _part(self, lines: _GroupLines, block: int, together: int | None) -> float:
+        """Seconds of a gradient's part of the all_reduce of a bucket."""
+        if together is None:
+            return float(bucketed(lines.all_reduce, block))
+        return self._all_reduce_seconds(lines, together) * block / together
 
     @remembered
     def _copies(self, transfer: Transfer) -> tuple[Duration, Duration]:
@@ -315,18 +344,11 @@ class CostModel:
         gradient and the optimizer states, and writes the shard and the states.
         """
         block, groups = self.gradient_exchange(home)
-        parts = [_part(self._lines(group)[1], block, together) for group in groups]
+        parts = [self._part(self._lines(group), block, together) for group in groups]
         moved = prod(home.type.block) * self.training.update_bytes
         updates = (self._streamed(device, moved, "update") for device in home.devices)
         own = ((device,) for device in home.devices)
         return _duration(groups, parts), _duration(own, updates)
-
-
-def _part(lines: Lines, block: int, together: int | None) -> float:
-    """Seconds of a gradient's part of the all_reduce of a bucket."""
-    if together is None:
-        return float(bucketed(lines, block))
-    return float(seconds(lines, together)) * block / together
 
 
 def communication_elements(schedule: Schedule) -> int:

@@ -54,7 +54,7 @@ from search.refine.native.listing import (
 )
 from search.refine.native.mappings import ISSUED, MAPPED
 from search.refine.native.states import NO_PIECE, StateTables, find_pieces, state_seconds
-from search.refine.native.tables import ABSENT, Numbers, Tables
+from search.refine.native.tables import ABSENT, LATE, Numbers, Tables
 from search.refine.native.timing import Scratch, list_plan, plan_clocks
 from search.refine.pieces import OperatorPieces
 from search.refine.rows import TableRows
@@ -170,8 +170,9 @@ class DeltaSimulator:
 
     def _listed(self, scratch: Scratch) -> TaskProgram:
         """The program of the plan that is listed."""
-        made, cost, layouts = scratch.made, self.pieces.cost, self.pieces.layouts.every
+        made, cost, layouts = scratch.made, self.pieces.cost, self.pieces.layouts.layout
         durations, steps = self.rows.durations.duration, list[ProgramStep]()
+        own = self.rows.pieces.table().rows
         for step in range(made.counts[STEPS]):
             row, after = made.steps[step].tolist(), made.steps[step + 1].tolist()
             results = made.slots[made.results[row[RESULT] : after[RESULT]]]
@@ -179,7 +180,7 @@ class DeltaSimulator:
             back = cost.with_sums(durations[row[BACK]], [layouts[own] for own in lying], counts)
             reads = made.reads[row[READ] : after[READ]].tolist()
             weights, piece = made.weights[row[WEIGHT] : after[WEIGHT]].tolist(), row[PIECE]
-            late = NOTHING if piece == RESHARDING else self.rows.pieces.every[piece].late
+            late = NOTHING if piece == RESHARDING else durations[int(own[piece, LATE])]
             times, read, added = (durations[row[AHEAD]], back), tuple(reads), tuple(weights)
             steps.append(ProgramStep(*times, read, added, piece == RESHARDING, late=late))
         order = tuple(dict.fromkeys(weight for step in steps for weight in step.weights))

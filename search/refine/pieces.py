@@ -8,7 +8,9 @@ Method: the result of cutting an operator depends on its kind, its own strategy 
 operands. If partial sums may pass through, it also depends on the parallel operators behind the
 makers of its operands. So the operator is cut on leaves of these types, under these parallel
 operators. The cut operator is the same on any devices. On some devices it is a piece: the layouts
-that it needs and leaves, and its seconds. Cut operators and pieces are kept by what they depend on.
+that it needs and leaves, and its seconds. On others of the same kinds, as far apart from each
+other, the piece differs by the numbers of the devices alone. Cut operators and pieces are kept by
+what they depend on.
 
 A piece is exactly like the operator in the whole graph. An operator has no piece if a rule of the
 library makes it read other operands than before, or the same in another order.
@@ -26,7 +28,6 @@ from pcg.placement.in_parts import layout_of_sums
 from pcg.placement.layout import (
     Layout,
     default_layout,
-    moved_by,
     operand_layout,
     output_layout,
 )
@@ -41,6 +42,7 @@ from search.cost.progress import check_time
 from search.map.building import Builder
 from search.map.rules.cutting import PlacedAxes
 from search.map.space.mapping import OperatorMapping
+from search.refine.layouts import NumberedLayouts
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,16 @@ class WantedOperand(NamedTuple):
     None."""
     is_input: bool
     """Whether it is an input, which is loaded in any layout that is wanted."""
+    is_fixed: bool
+    """Whether its home is on the same devices wherever the operator runs."""
 
 
 @dataclass(frozen=True, eq=False)
 class OperatorPiece:
-    """An operator that was cut, as other operators see it."""
+    """An operator that was cut, on some devices, as other operators see it."""
 
+    start: int
+    """The first device (``OperatorMapping.start``)."""
     outer: tuple[int, ...]
     """For each result, the number of its form as it is read."""
     operands: tuple[WantedOperand, ...]
@@ -92,7 +98,9 @@ class OperatorPiece:
     """The layouts of its results."""
     left: tuple[int | None, ...]
     """For each result that is an output of the graph and has to be moved, the layout in which it is
-    left; else None."""
+    left, wherever the operator runs; else None."""
+    weights: tuple[WantedOperand, ...]
+    """The operands that are weights."""
     forward: Duration
     backward: Duration
     """NOTHING if no gradient passes."""
@@ -102,10 +110,13 @@ class OperatorPiece:
     """The operands that get gradients."""
     late: Duration
     """The part of the backward pass that may come last (``ProgramStep``)."""
-    forward_seconds: float
-    backward_seconds: float
-    """Without the late part."""
-    late_seconds: float
+
+
+class MovedPiece(NamedTuple):
+    """A piece on devices whose numbers are higher by ``by``."""
+
+    piece: OperatorPiece
+    by: int
 
 
 class _CutOperator(NamedTuple):
@@ -123,22 +134,8 @@ class _CutOperator(NamedTuple):
     """See ``OperatorPiece``."""
 
 
-class _PlacedOperator(NamedTuple):
-    """An operator that was cut, on some devices. On others of the same kinds, as far apart from
-    each other, it differs by the numbers of the devices alone."""
-
-    start: int
-    operands: tuple[int, ...]
-    results: tuple[int, ...]
-    """The numbers of layouts."""
-    durations: tuple[Duration, Duration, Duration]
-    """Forward, backward, and late: see ``OperatorPiece``."""
-
-
 _CutKey = tuple[int, tuple[tuple[int, int], ...], tuple[int, ...]]
 """The number of a kind, the cuts (``OperatorMapping.cuts``), and the forms of its operands."""
-PieceKey = tuple[int, OperatorMapping, tuple[int, ...]]
-"""The number of a kind, the mapping, and the forms of its operands."""
 
 
 @dataclass(eq=False)
@@ -150,7 +147,7 @@ class OperatorPieces:
     cost: CostModel
 
     def __post_init__(self) -> None:
-        self.kinds, self.layouts = Numbering[OperatorKind](), Numbering[Layout]()
+        self.kinds, self.layouts = Numbering[OperatorKind](), NumberedLayouts()
         self.forms = Numbering[ReadForm]()
         self.moves = Answers(self._move)
         """Seconds of moving a tensor from one layout to another, and its gradient back; None if
@@ -159,41 +156,17 @@ class OperatorPieces:
         """The layout through which a tensor gets from one layout to another; None if it moves at
         once."""
         self._whole = Answers(self._whole_of)
-        self._known = Answers(self._made)
         self._device_kinds = Answers(self._kinds_between)
-        self._placed: dict[object, _PlacedOperator] = {}
-        self._durations, self._shifted = Answers(_moved), Answers(self._shift)
+        self._placed: dict[object, OperatorPiece] = {}
         self._cuts = Answers(self._cut)
 
     def piece(
         self, kind: int, mapping: OperatorMapping, forms: tuple[int, ...] | None
-    ) -> OperatorPiece | None:
+    ) -> MovedPiece | None:
         """The piece of operators of a kind, if they have one. ``forms``: those of their operands;
         None if no partial sums pass through."""
-        return self._known[kind, mapping, self._whole[kind] if forms is None else forms]
-
-    def _whole_of(self, kind: int) -> tuple[int, ...]:
-        values = self.kinds.every[kind].node.inputs
-        return tuple(self.forms[ReadForm(value.type, ())] for value in values)
-
-    def _move(self, ends: tuple[int, int]) -> tuple[Duration, Duration] | None:
-        # Equal layouts have one number.
-        way = transfer(*(self.layouts.every[end] for end in ends))
-        if way.is_nothing:
-            return None
-        return self.cost.forward_movement(way), self.cost.movement(way)
-
-    def _between(self, ends: tuple[int, int]) -> int | None:
-        layout = layout_of_sums(*(self.layouts.every[end] for end in ends))
-        return None if layout is None else self.layouts[layout]
-
-    def left_leaf(self, value: Value) -> WantedOperand:
-        """A leaf that is an output of a graph."""
-        return self._leaf(value, (), default_layout(value.type))
-
-    def _made(self, key: PieceKey) -> OperatorPiece | None:
         check_time()
-        kind, mapping, forms = key
+        forms = self._whole[kind] if forms is None else forms
         cut = self._cuts[kind, mapping.cuts, forms]
         if cut is None:
             return None
@@ -201,28 +174,30 @@ class OperatorPieces:
         placed = self._placed.get(alike)
         if placed is None:
             placed = self._placed[alike] = self._place(self.kinds.every[kind], mapping, cut)
-        by, shifted = mapping.start - placed.start, self._shifted
-        forward, backward, late = (self._durations[whole, by] for whole in placed.durations)
-        is_leaf = (leaf is not None for leaf in self.kinds.every[kind].leaves)
-        wanted = zip(is_leaf, cut.reads, placed.operands, strict=True)
-        return OperatorPiece(
-            cut.outer,
-            tuple([self._wanted(own, read, shifted[to, by]) for own, read, to in wanted]),
-            tuple([shifted[layout, by] for layout in placed.results]),
-            cut.left,
-            forward,
-            backward,
-            self.kinds.every[kind].needs is not None,
-            cut.differentiated,
-            late,
-            forward.shortest,
-            backward.shortest - late.shortest,
-            late.shortest,
-        )
+        return MovedPiece(placed, mapping.start - placed.start)
+
+    def _whole_of(self, kind: int) -> tuple[int, ...]:
+        values = self.kinds.every[kind].node.inputs
+        return tuple(self.forms[ReadForm(value.type, ())] for value in values)
+
+    def _move(self, ends: tuple[int, int]) -> tuple[Duration, Duration] | None:
+        # Equal layouts have one number.
+        way = transfer(*(self.layouts.layout[end] for end in ends))
+        if way.is_nothing:
+            return None
+        return self.cost.forward_movement(way), self.cost.movement(way)
+
+    def _between(self, ends: tuple[int, int]) -> int | None:
+        layout = layout_of_sums(*(self.layouts.layout[end] for end in ends))
+        return None if layout is None else self.layouts.number[layout]
+
+    def left_leaf(self, value: Value) -> WantedOperand:
+        """A leaf that is an output of a graph."""
+        return self._leaf(value, (), default_layout(value.type))
 
     def _place(
         self, kind: OperatorKind, mapping: OperatorMapping, cut: _CutOperator
-    ) -> _PlacedOperator:
+    ) -> OperatorPiece:
         """Place an operator that was cut."""
         inner, view = cut.inner, cut.placed.view(mapping)
         needs = kind.needs or frozenset[int]()
@@ -231,19 +206,26 @@ class OperatorPieces:
             backward = late = NOTHING
         else:
             late = self.cost.late(inner, needs, kind.use, backward)
-        wanted = (operand_layout(inner, i, view) for i in range(len(inner.inputs)))
+        wanted = [operand_layout(inner, i, view) for i in range(len(inner.inputs))]
         made = (output_layout(inner, port, view) for port in range(len(inner.types)))
-        return _PlacedOperator(
+        operands = [
+            self._wanted(leaf is not None, read, layout)
+            for leaf, read, layout in zip(kind.leaves, cut.reads, wanted, strict=True)
+        ]
+        weights = [own for leaf, own in zip(kind.leaves, operands, strict=True) if leaf == "weight"]
+        return OperatorPiece(
             mapping.start,
-            tuple(self.layouts[layout] for layout in wanted),
-            tuple(self.layouts[layout] for layout in made),
-            (forward, backward, late),
+            cut.outer,
+            tuple(operands),
+            tuple(self.layouts.number[layout] for layout in made),
+            cut.left,
+            tuple(weights),
+            forward,
+            backward,
+            kind.needs is not None,
+            cut.differentiated,
+            late,
         )
-
-    def _shift(self, layout_by: tuple[int, int]) -> int:
-        """The number of a layout on devices whose numbers are higher by some number."""
-        layout, by = layout_by
-        return self.layouts[moved_by(self.layouts.every[layout], by)] if by else layout
 
     def _kinds_between(self, ends: tuple[int, int]) -> tuple[int, ...]:
         """The kinds of the devices from the first to the last; none if all devices are alike."""
@@ -267,7 +249,7 @@ class OperatorPieces:
             return None
         read = [_form(source, chain) for source, chain in made]
         left = [
-            self.layouts[default_layout(value.type)] if is_left and form.chain else None
+            self.layouts.number[default_layout(value.type)] if is_left and form.chain else None
             for value, form, is_left in zip(outer, read, kind.is_left, strict=True)
         ]
         back = (kind.needs or frozenset[int]()) & differentiated(inner)
@@ -287,27 +269,20 @@ class OperatorPieces:
         return made
 
     def _wanted(
-        self, is_leaf: bool, read: tuple[Value, tuple[Node, ...]], layout: int
+        self, is_leaf: bool, read: tuple[Value, tuple[Node, ...]], layout: Layout
     ) -> WantedOperand:
         """An operand that is wanted in a layout."""
         if not is_leaf:
-            return WantedOperand(layout, None, False)
-        return self._leaf(*read, self.layouts.every[layout])
+            return WantedOperand(self.layouts.number[layout], None, False, False)
+        return self._leaf(*read, layout)
 
     def _leaf(self, value: Value, chain: tuple[Node, ...], wanted: Layout) -> WantedOperand:
         """A leaf as an operand, wanted in a layout after a chain of parallel operators."""
-        kept, is_input = home(value, chain, wanted), value.node.leaf.kind == "input"
-        own = self.layouts[kept if is_input else kept.without_halos]
-        return WantedOperand(self.layouts[wanted], own, is_input)
+        kept, kind, number = home(value, chain, wanted), value.node.leaf.kind, self.layouts.number
+        own = number[kept if kind == "input" else kept.without_halos]
+        is_fixed = kind == "tensor" or kept.devices != wanted.devices
+        return WantedOperand(number[wanted], own, kind == "input", is_fixed)
 
 
 def _form(source: Value, chain: Sequence[Node]) -> ReadForm:
     return ReadForm(source.type, tuple(node.operator_call for node in chain))
-
-
-def _moved(given: tuple[Duration, int]) -> Duration:
-    """A duration on devices whose numbers are higher by some number."""
-    whole, by = given
-    if whole is NOTHING or not by:
-        return whole
-    return Duration(whole.groups + by, whole.seconds)

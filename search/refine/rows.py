@@ -16,6 +16,7 @@ from pcg.placement.transfer import Groups
 from search.cost.cost import NOTHING, Duration
 from search.cost.native.columns import enlarged, numbers, seconds
 from search.cost.native.messages import CellRows, MessageTables, no_messages
+from search.refine.layouts import NumberedLayouts
 from search.refine.mappings import NumberedMappings
 from search.refine.native import listing
 from search.refine.native.listing import UNKNOWN
@@ -32,10 +33,11 @@ from search.refine.native.tables import (
     Numbers,
     Pieces,
     add_duration,
+    add_moved,
     has_room,
     pair,
 )
-from search.refine.pieces import OperatorPiece, OperatorPieces, WantedOperand
+from search.refine.pieces import MovedPiece, OperatorPiece, OperatorPieces, WantedOperand
 
 WORD = 64
 """The devices in a word of a mask."""
@@ -52,6 +54,9 @@ class DurationRows:
         """The row of a duration."""
         self.duration = Answers(self._read)
         """The duration of a row."""
+        self.moved = Answers(self._move)
+        """The row of a duration, given by its row, on devices whose numbers are higher by some
+        number."""
         unknown = Duration(NOTHING.groups, NOTHING.seconds)
         assert [self.row[duration] for duration in (NOTHING, unknown)] == [listing.NOTHING, UNKNOWN]
 
@@ -68,6 +73,15 @@ class DurationRows:
         row = add_duration(self._table, groups, np.ascontiguousarray(duration.seconds), members)
         self.duration[row] = duration
         return row
+
+    def _move(self, row_by: tuple[int, int]) -> int:
+        row, by = row_by
+        _, groups, _, width = self._table.rows[row].tolist()
+        if not groups or not by:
+            return row
+        if not has_room(self._table, groups, groups * width):
+            self._make_room(groups, groups * width)
+        return add_moved(self._table, row, by)
 
     def _make_room(self, groups: int, devices: int) -> None:
         """Make room for one more row, with so many groups and devices, and for many others."""
@@ -115,32 +129,47 @@ def _no_durations(words: int) -> Durations:
 class PieceRows:
     """The rows of pieces."""
 
-    def __init__(self, durations: DurationRows) -> None:
-        self._durations = durations
+    def __init__(self, layouts: NumberedLayouts, durations: DurationRows) -> None:
+        self._layouts, self._durations = layouts, durations
         self._rows, self._operands = numbers(8), numbers(4)
         self._results, self._seconds = numbers(3), seconds(3)
         self.every: list[OperatorPiece] = []
-        """The pieces by row."""
+        """The pieces by row, on any devices."""
         self.row = Answers(self._add)
-        """The row of a piece."""
+        """The row of a piece that was moved."""
 
-    def _add(self, piece: OperatorPiece) -> int:
-        row, differentiated = self._durations.row, frozenset(piece.differentiated)
+    def _add(self, given: MovedPiece) -> int:
+        (piece, by), moved = given, self._layouts.moved
+        passed = frozenset(piece.differentiated)
+        wanted = (self.moved(own, by) for own in piece.operands)
         operands = [
-            (own.layout, _number(own.home), own.is_input, position in differentiated)
-            for position, own in enumerate(piece.operands)
+            (own.layout, _number(own.home), own.is_input, position in passed)
+            for position, own in enumerate(wanted)
         ]
         made = zip(piece.results, piece.left, piece.outer, strict=True)
-        results = [(layout, _number(left), outer) for layout, left, outer in made]
+        results = [(moved[layout, by], _number(left), outer) for layout, left, outer in made]
         lists = (self._operands.count, len(operands), self._results.count, len(results))
-        durations = (row[piece.forward], row[piece.backward], row[piece.late])
+        durations = [
+            self._duration_row(own, by) for own in (piece.forward, piece.backward, piece.late)
+        ]
         self._rows.extend([(*lists, *durations, piece.passes)], 1)
         self._operands.extend(operands, len(operands))
         self._results.extend(results, len(results))
-        taken = piece.forward_seconds, piece.backward_seconds, piece.late_seconds
+        late = piece.late.shortest
+        taken = piece.forward.shortest, piece.backward.shortest - late, late
         self._seconds.extend([taken], 1)
         self.every.append(piece)
         return len(self.every) - 1
+
+    def moved(self, wanted: WantedOperand, by: int) -> WantedOperand:
+        """An operand on devices whose numbers are higher by some number."""
+        moved, home = self._layouts.moved, wanted.home
+        if home is not None and not wanted.is_fixed:
+            home = moved[home, by]
+        return wanted._replace(layout=moved[wanted.layout, by], home=home)
+
+    def _duration_row(self, duration: Duration, by: int) -> int:
+        return self._durations.moved[self._durations.row[duration], by]
 
     def table(self) -> Pieces:
         own, results = self._operands.rows, self._results.rows
@@ -152,25 +181,30 @@ def _number(number: int | None) -> int:
 
 
 class LayoutRows:
-    """The rows of layouts, in the order of ``OperatorPieces.layouts``."""
+    """The rows of layouts, in the order of their numbers."""
 
     def __init__(self, pieces: OperatorPieces, durations: DurationRows) -> None:
-        self._layouts, self._durations = pieces.layouts.every, durations
+        self._layouts, self._durations = pieces.layouts, durations
         self._cost, self._cells = pieces.cost, CellRows()
         self._few = pieces.cost.messages.few
-        self._rows, self._sum_seconds = numbers(5), seconds()
+        self._rows, self._places, self._sum_seconds = numbers(5), numbers(2), seconds()
         self._groups, self._piece_sets = Numbering[Groups](), Numbering[frozenset[object]]()
         self._sums = dict[object, float]()
+        self._elements = Answers(self._elements_of)
         self._of_weights = set[int]()
 
     def complete(self) -> None:
         """Add the rows of layouts that are new."""
-        assert len(self._layouts) < 1 << 63 - BITS, f"{len(self._layouts)} layouts"
-        for number in range(self._rows.count, len(self._layouts)):
-            self._rows.extend([(0, ABSENT, 0, 0, 0)], 1)
-            self._sum_seconds.extend([self._of_sum(number)], 1)
-            if self._few is not None:
-                self._cells.add(self._layouts[number])
+        new = self._layouts.places[self._rows.count :]
+        if not new:
+            return
+        assert len(self._layouts.places) < 1 << 63 - BITS, f"{len(self._layouts.places)} layouts"
+        sums = [self._of_sum(*place) for place in new]
+        self._rows.extend([(0, ABSENT, 0, 0, 0)], len(new))
+        self._places.extend(new, len(new))
+        self._sum_seconds.extend(sums, len(new))
+        for shape in self._layouts.shapes[len(self._cells) :] if self._few is not None else ():
+            self._cells.add(shape)
 
     def price_weight(self, number: int) -> None:
         """Price the exchange and the update of a weight of some layout."""
@@ -178,24 +212,31 @@ class LayoutRows:
             return
         self.complete()
         self._of_weights.add(number)
-        layout, row = self._layouts[number], self._durations.row
+        layout, row = self._layouts.layout[number], self._durations.row
         block, groups = self._cost.gradient_exchange(layout)
         sync, update = self._cost.weight(layout)
         which = self._groups[groups] if groups else ABSENT
         held = self._piece_sets[frozenset[object](layout.pieces)]
         self._rows.rows[number] = block, which, row[sync], row[update], held
 
-    def _of_sum(self, number: int) -> float:
+    def _of_sum(self, shape: int, start: int) -> float:
         """Seconds of adding one more gradient of a tensor."""
-        layout, machine = self._layouts[number], self._cost.machine
-        kinds = () if len(machine.kinds) == 1 else tuple(machine.kinds_of(layout.devices))
-        key = prod(layout.type.block), tuple(map(id, kinds))
+        machine, elements = self._cost.machine, self._elements[shape]
+        kinds = machine.kinds
+        if len(kinds) > 1:
+            devices = self._layouts.shapes[shape].devices
+            kinds = machine.kinds_of(start + device for device in devices)
+        key = elements, *map(id, kinds)
         if key not in self._sums:
-            self._sums[key] = self._cost.sums([layout], [2])
+            self._sums[key] = self._cost.adding(elements, kinds)
         return self._sums[key]
 
+    def _elements_of(self, shape: int) -> int:
+        """The elements of a block."""
+        return prod(self._layouts.shapes[shape].type.block)
+
     def table(self) -> Layouts:
-        return Layouts(self._rows.rows, self._sum_seconds.rows)
+        return Layouts(self._rows.rows, self._places.rows, self._sum_seconds.rows)
 
     def messages(self) -> MessageTables:
         """The tables for messages between them."""
@@ -223,7 +264,7 @@ class TableRows:
     def __init__(self, pieces: OperatorPieces) -> None:
         self.operators, self.mappings = pieces, NumberedMappings()
         self.durations = DurationRows(pieces.cost.machine.devices)
-        self.pieces = PieceRows(self.durations)
+        self.pieces = PieceRows(pieces.layouts, self.durations)
         self._layouts = LayoutRows(pieces, self.durations)
         self._moves, self._shared = GrowingHashTable(), GrowingHashTable()
         self._lists, self._cuts = GrowingHashTable(), GrowingHashTable()
@@ -231,19 +272,17 @@ class TableRows:
         self._tables: SharedTables | None = None
         """All tables, unless a row was added since."""
 
-    def add_piece(self, kind: int, second: int, piece: OperatorPiece | None) -> None:
+    def add_piece(self, kind: int, second: int, piece: MovedPiece | None) -> None:
         """Add the piece of operators of a kind. ``second``: the mapping and the operands, as they
         are numbered."""
         row = NO_PIECE if piece is None else self.pieces.row[piece]
         if piece is not None:
-            leaves = self.operators.kinds.every[kind].leaves
-            for leaf, wanted in zip(leaves, piece.operands, strict=True):
-                if leaf == "weight":
-                    self.price_weight(wanted)
+            for wanted in piece.piece.weights:
+                self.price_leaf(self.pieces.moved(wanted, piece.by))
         self._cuts.add(pair(kind, second), row, 0)
         self._tables = None
 
-    def price_weight(self, wanted: WantedOperand) -> None:
+    def price_leaf(self, wanted: WantedOperand) -> None:
         """Price the exchange and the update of a weight, as it is stored and as it is wanted."""
         for layout in (wanted.home, wanted.layout):
             if layout is not None:
@@ -265,7 +304,7 @@ class TableRows:
     def add_shared(self, layout: int, together: int) -> None:
         """Price the exchange of a weight's gradient, in a bucket of so many bytes."""
         assert together < 1 << BITS, f"a bucket of {together} bytes"
-        sync, _ = self.operators.cost.weight(self.operators.layouts.every[layout], together)
+        sync, _ = self.operators.cost.weight(self.operators.layouts.layout[layout], together)
         self._shared.add(pair(layout, together), self.durations.row[sync], 0)
         self._tables = None
 

@@ -127,7 +127,7 @@ def _outputs(graph: GraphKinds, rows: TableRows) -> Numbers:
             continue
         leaf = rows.operators.left_leaf(graph.values[value])
         if graph.is_weight[value]:
-            rows.price_weight(leaf)
+            rows.price_leaf(leaf)
         assert leaf.home is not None
         outputs.append((value, ABSENT, ABSENT, leaf.layout, leaf.home, leaf.is_input))
     return np.array(outputs, np.int64).reshape(-1, 6)

@@ -136,7 +136,7 @@ class FewMessages:
     def busy(self, transfer: Transfer) -> NDArray[np.float64]:
         """Seconds for which each device sends or receives [devices]."""
         source, target = self._numbers[transfer.source], self._numbers[transfer.target]
-        find_busy(self.tables(self._cells), source, target)
+        find_busy(self.tables(self._cells), source, 0, target, 0)
         return self._room.busy.copy()
 
 
@@ -178,19 +178,30 @@ def _links_of(machine: Machine) -> PairLinks:
 
 
 @compiled
-def find_busy(messages: MessageTables, source: int, target: int) -> None:
+def find_busy(
+    messages: MessageTables, source: int, source_by: int, target: int, target_by: int
+) -> None:
     """Find the seconds for which each device is busy with the messages between two layouts
-    (``MessageRoom.busy``). Adjacent partials are summed as far as the target wants."""
+    (``MessageRoom.busy``), with the numbers of their devices higher by some numbers. Adjacent
+    partials are summed as far as the target wants."""
     cells, room = messages.cells, messages.room
     group = cells.rows[source, PARTIALS] // cells.rows[target, PARTIALS]
-    _count(cells, source, target, group, room)
+    _count(cells, source, source_by, target, target_by, group, room)
     room.busy[:] = 0.0
     for level in range(messages.links.height):
         _add_level(level, messages.itemsize, messages.links, room)
 
 
 @compiled
-def _count(cells: LayoutCells, source: int, target: int, group: int, room: MessageRoom) -> None:
+def _count(
+    cells: LayoutCells,
+    source: int,
+    source_by: int,
+    target: int,
+    target_by: int,
+    group: int,
+    room: MessageRoom,
+) -> None:
     """Count the elements that each device sends to each other (``Transfer.flows``)."""
     pieces, begin = cells.pieces, cells.rows[source, FIRST_PIECE]
     end = begin + cells.rows[source, PIECES]
@@ -199,7 +210,7 @@ def _count(cells: LayoutCells, source: int, target: int, group: int, room: Messa
     room.sent[:] = 0
     room.held[:] = -1
     for piece in range(begin, end):
-        room.held[pieces[piece, DEVICE]] = pieces[piece, NUMBER]
+        room.held[pieces[piece, DEVICE] + source_by] = pieces[piece, NUMBER]
     for piece in range(begin, end):
         holders = _list_holders(pieces, begin, end, pieces[piece, NUMBER], room.holders)
         if room.holders[0] != pieces[piece, DEVICE]:
@@ -208,14 +219,14 @@ def _count(cells: LayoutCells, source: int, target: int, group: int, room: Messa
         for wanted in range(first, last):
             if pieces[piece, PARTIAL] // group != pieces[wanted, PARTIAL]:
                 continue
-            to = pieces[wanted, DEVICE]
+            to = pieces[wanted, DEVICE] + target_by
             shared = _shared(cells, source, piece - begin, target, wanted - first)
             if shared and room.held[to] != pieces[piece, NUMBER]:
                 room.asking[asked, 0], room.asking[asked, 1] = to, shared
                 asked += 1
         for number in range(asked):
             # As ``Holders.asked`` says.
-            sender = room.holders[number * holders // asked]
+            sender = room.holders[number * holders // asked] + source_by
             room.sent[sender, room.asking[number, 0]] += room.asking[number, 1]
 
 

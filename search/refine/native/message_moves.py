@@ -52,7 +52,13 @@ def price_missing(tables: Tables, made: Listing) -> bool:
             target = int(made.slots[made.results[row[RESULT]], LAYOUT])
             is_any = (
                 price_messages(
-                    tables.moves, tables.moved, tables.durations, tables.messages, source, target
+                    tables.moves,
+                    tables.moved,
+                    tables.durations,
+                    tables.layouts.places,
+                    tables.messages,
+                    source,
+                    target,
                 )
                 or is_any
             )
@@ -64,17 +70,23 @@ def price_messages(
     moves: HashTable,
     moved: Numbers,
     durations: Durations,
+    places: Numbers,
     messages: MessageTables,
     source: int,
     target: int,
 ) -> bool:
     """Add the resharding between two layouts to ``moves``. False if it is there, if it is none of
-    those that this module prices, or if there is no room. All tables: see ``Tables``."""
+    those that this module prices, or if there is no room. All tables: see ``Tables``; ``places``:
+    see ``Layouts``."""
     key = pair(source, target)
     place, is_full = place_of(moves, key), 2 * (moved[0] + 1) > len(moves)
-    if is_full or moves[place, 0] != ABSENT or not _is_known(messages, source, target):
+    if (
+        is_full
+        or moves[place, 0] != ABSENT
+        or not _is_known(messages, places[source], places[target])
+    ):
         return False
-    find_busy(messages, source, target)
+    find_busy(messages, places[source, 0], places[source, 1], places[target, 0], places[target, 1])
     room, count = messages.room, 0
     longest = 0.0
     for device in range(len(room.busy)):
@@ -92,9 +104,11 @@ def price_messages(
 
 
 @compiled
-def _is_known(messages: MessageTables, source: int, target: int) -> bool:
+def _is_known(messages: MessageTables, one: Numbers, other: Numbers) -> bool:
     """Whether a resharding is by messages for its devices alone, and not made of two
-    (``layout_of_sums``)."""
+    (``layout_of_sums``). ``one`` and ``other``: the shapes of both ends, and their lowest
+    devices."""
+    source, target, by = one[0], other[0], other[1] - one[1]
     cells, held = messages.cells, messages.room.held
     if not messages.links.height or cells.rows[source, PARTIALS] != cells.rows[target, PARTIALS]:
         return False
@@ -104,6 +118,7 @@ def _is_known(messages: MessageTables, source: int, target: int) -> bool:
         held[cells.pieces[piece, DEVICE]] = 1
     first = cells.rows[target, FIRST_PIECE]
     for piece in range(first, first + cells.rows[target, PIECES]):
-        if held[cells.pieces[piece, DEVICE]] == ABSENT:
+        device = cells.pieces[piece, DEVICE] + by
+        if device < 0 or device >= len(held) or held[device] == ABSENT:
             return True
     return False

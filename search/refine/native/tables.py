@@ -126,7 +126,7 @@ def has_room(durations: Durations, groups: int, devices: int) -> bool:
 def add_duration(durations: Durations, groups: Numbers, seconds: Seconds, members: int) -> int:
     """Add a duration, for which there must be room. Returns its number. ``groups``: [groups,
     ``members`` or more], the devices of each; ``seconds``: of each."""
-    used, bit = durations.used, np.uint64(1)
+    used = durations.used
     number, first, device = used[DURATIONS], used[ALL_GROUPS], used[ALL_DEVICES]
     row = durations.rows[number]
     row[GROUP], row[GROUPS], row[DEVICE], row[WIDTH] = first, len(groups), device, members
@@ -135,14 +135,41 @@ def add_duration(durations: Durations, groups: Numbers, seconds: Seconds, member
         if group == 0 or seconds[group] < durations.shortest[number]:
             durations.shortest[number] = seconds[group]
         for at in range(members):
-            own = groups[group, at]
-            durations.devices[device] = own
-            device += 1
-            word, mask = own >> 6, bit << np.uint64(own & 63)
-            durations.busy[number, word] |= mask
-            durations.busy_groups[first + group, word] |= mask
+            durations.devices[device + at] = groups[group, at]
+        _mark(durations, number, first + group, device, members)
+        device += members
     used[DURATIONS], used[ALL_GROUPS], used[ALL_DEVICES] = number + 1, first + len(groups), device
     return int(number)
+
+
+@compiled
+def add_moved(durations: Durations, like: int, by: int) -> int:
+    """Add a duration like another one, on devices whose numbers are higher by ``by``. There must be
+    room. Returns its number."""
+    used, row = durations.used, durations.rows[like]
+    number, group, device = used[DURATIONS], used[ALL_GROUPS], used[ALL_DEVICES]
+    groups, width = row[GROUPS], row[WIDTH]
+    made = durations.rows[number]
+    made[GROUP], made[GROUPS], made[DEVICE], made[WIDTH] = group, groups, device, width
+    durations.shortest[number] = durations.shortest[like]
+    for own in range(groups):
+        durations.seconds[group + own] = durations.seconds[row[GROUP] + own]
+        for at in range(own * width, (own + 1) * width):
+            durations.devices[device + at] = durations.devices[row[DEVICE] + at] + by
+        _mark(durations, number, group + own, device + own * width, width)
+    used[DURATIONS], used[ALL_GROUPS] = number + 1, group + groups
+    used[ALL_DEVICES] = device + groups * width
+    return int(number)
+
+
+@inlined
+def _mark(durations: Durations, number: int, group: int, first: int, members: int) -> None:
+    """Note the devices of a group as busy. ``first``: the place of the first one."""
+    for at in range(first, first + members):
+        device = durations.devices[at]
+        word, mask = device >> 6, np.uint64(1) << np.uint64(device & 63)
+        durations.busy[number, word] |= mask
+        durations.busy_groups[group, word] |= mask
 
 
 class Pieces(NamedTuple):
@@ -174,6 +201,8 @@ class Layouts(NamedTuple):
     """[layouts, 5]: for a weight: the bytes of a gradient, the number of the groups that exchange
     it or ABSENT, the duration of that exchange by itself, that of the update, and the number of its
     pieces and their devices."""
+    places: Numbers
+    """[layouts, 2]: the number of the shape, and the lowest device."""
     sum_seconds: Seconds
     """Seconds of adding one more gradient."""
 
@@ -219,7 +248,7 @@ class Tables(NamedTuple):
     moved: Numbers
     """[1]: the number of keys in ``moves``."""
     messages: MessageTables
-    """All layouts, if there are few devices, else none."""
+    """The shapes of layouts, if there are few devices, else none."""
     shared: HashTable
     """For a weight's layout and the bytes of its bucket (``pair``): the duration of exchange, and
     0."""

@@ -43,8 +43,8 @@ def layouts(rows: TableRows, random: Random) -> tuple[Layout, Layout]:
 
 def is_priced(tables: SharedTables, source: int, target: int) -> bool:
     """Price a resharding, if machine code does."""
-    moved = tables.moves, tables.moved
-    return price_messages(*moved, tables.durations, tables.messages, source, target)
+    moved, places = (tables.moves, tables.moved), tables.layouts.places
+    return price_messages(*moved, tables.durations, places, tables.messages, source, target)
 
 
 def devices_in(words: list[int]) -> set[int]:
@@ -57,7 +57,7 @@ def devices_in(words: list[int]) -> set[int]:
 def test_seconds_are_those_of_the_cost_model(machine, random):
     rows = rows_on(machine)
     ends = layouts(rows, random)
-    source, target = (rows.operators.layouts[layout] for layout in ends)
+    source, target = (rows.operators.layouts.number[layout] for layout in ends)
     tables = rows.tables()
     key = pair(source, target)
     was_priced = is_priced(tables, source, target)
@@ -80,7 +80,7 @@ def test_seconds_are_those_of_the_cost_model(machine, random):
 def test_what_moves_to_devices_without_it_is_priced(machine):
     rows, random = rows_on(machine), Random(1)
     pairs = [layouts(rows, random) for _ in range(100)]
-    numbers = [tuple(rows.operators.layouts[layout] for layout in ends) for ends in pairs]
+    numbers = [tuple(rows.operators.layouts.number[layout] for layout in ends) for ends in pairs]
     kinds = set[tuple[bool, bool]]()
     for (source, target), ends in zip(pairs, numbers, strict=True):
         same = source.type.degrees.partials == target.type.degrees.partials
@@ -95,7 +95,7 @@ def test_nothing_is_priced_where_there_is_no_room():
     rows, random = rows_on(("summit", 6)), Random(2)
     priced = added = 0
     pairs = [layouts(rows, random) for _ in range(3000)]
-    for ends in [tuple(rows.operators.layouts[layout] for layout in own) for own in pairs]:
+    for ends in [tuple(rows.operators.layouts.number[layout] for layout in own) for own in pairs]:
         moves = rows.tables().moves
         if moves[place_of(moves, pair(*ends)), 0] != ABSENT or ends[0] == ends[1]:
             continue
