@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from search.cost.native.messages import no_messages
 from search.refine.device_classes import DeviceClasses
 from search.refine.kinds import GraphKinds
 from search.refine.mappings import passing_axes
@@ -49,7 +50,9 @@ class GraphTables:
         shared, mappings = self._rows.tables(), self.mappings.table
         now = self._tables
         if now is None or shared is not self._shared or now[1].mappings is not mappings:
-            durations = shared.durations if self._classes is None else self._classes.table()
+            durations, messages = shared.durations, shared.messages
+            if self._classes is not None:  # machine code would price messages of devices
+                durations, messages = self._classes.table(), no_messages()
             plans = Tables(
                 self._shape,
                 durations,
@@ -57,7 +60,7 @@ class GraphTables:
                 shared.layouts,
                 shared.moves,
                 shared.moved,
-                shared.messages,
+                messages,
                 shared.shared,
             )
             states = StateTables(
