@@ -237,16 +237,14 @@ class CostModel:
         more = 0.0
         for layout, count in zip(made, parts, strict=True):
             if count > 1:
-                kinds = self.machine.kinds
-                if len(kinds) > 1:
-                    kinds = self.machine.kinds_of(layout.devices)
-                more += (count - 1) * self.adding(prod(layout.type.block), kinds)
+                more += (count - 1) * self.adding(prod(layout.type.block), layout.devices)
         return more
 
-    def adding(self, elements: int, kinds: Iterable[Device]) -> float:
-        """Seconds in which devices of some kinds add one gradient to another one."""
+    def adding(self, elements: int, devices: Iterable[int]) -> float:
+        """Seconds until each of some devices has added one gradient to another one."""
         moved = 3 * elements * self.itemsize
-        return float(max(self.kernel_seconds("pointwise", kind, 0, moved, 1) for kind in kinds))
+        different = devices if len(self.machine.kinds) > 1 else (0,)
+        return max(self._streamed(device, moved) for device in different)
 
     def _streamed(self, device: int, moved: int, work: WorkKind = "pointwise") -> float:
         """Seconds in which a device reads and writes ``moved`` bytes of its memory."""

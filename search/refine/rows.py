@@ -189,7 +189,6 @@ class LayoutRows:
         self._few = pieces.cost.messages.few
         self._rows, self._places, self._sum_seconds = numbers(5), numbers(2), seconds()
         self._groups, self._piece_sets = Numbering[Groups](), Numbering[frozenset[object]]()
-        self._sums = dict[object, float]()
         self._elements = Answers(self._elements_of)
         self._of_weights = set[int]()
 
@@ -203,8 +202,9 @@ class LayoutRows:
         self._rows.extend([(0, ABSENT, 0, 0, 0)], len(new))
         self._places.extend(new, len(new))
         self._sum_seconds.extend(sums, len(new))
-        for shape in self._layouts.shapes[len(self._cells) :] if self._few is not None else ():
-            self._cells.add(shape)
+        if self._few is not None:
+            for shape in self._layouts.shapes[len(self._cells) :]:
+                self._cells.add(shape)
 
     def price_weight(self, number: int) -> None:
         """Price the exchange and the update of a weight of some layout."""
@@ -221,15 +221,8 @@ class LayoutRows:
 
     def _of_sum(self, shape: int, start: int) -> float:
         """Seconds of adding one more gradient of a tensor."""
-        machine, elements = self._cost.machine, self._elements[shape]
-        kinds = machine.kinds
-        if len(kinds) > 1:
-            devices = self._layouts.shapes[shape].devices
-            kinds = machine.kinds_of(start + device for device in devices)
-        key = elements, *map(id, kinds)
-        if key not in self._sums:
-            self._sums[key] = self._cost.adding(elements, kinds)
-        return self._sums[key]
+        devices = (start + device for device in self._layouts.shapes[shape].devices)
+        return self._cost.adding(self._elements[shape], devices)
 
     def _elements_of(self, shape: int) -> int:
         """The elements of a block."""

@@ -7,6 +7,7 @@ layouts, and to the square of the number of devices.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -124,10 +125,8 @@ class FewMessages:
     def __init__(self, machine: Machine, itemsize: int) -> None:
         self._itemsize, self._links = itemsize, _links_of(machine)
         self._room = _room(machine.devices)
-        self._cells, self._numbers = CellRows(), Answers[Layout, int](self._number)
-
-    def _number(self, layout: Layout) -> int:
-        return self._cells.add(layout)
+        self._cells = CellRows()
+        self._numbers = Answers(self._cells.add)
 
     def tables(self, cells: CellRows) -> MessageTables:
         """The tables for messages between some layouts, as they are now."""
@@ -140,6 +139,7 @@ class FewMessages:
         return self._room.busy.copy()
 
 
+@cache
 def no_messages() -> MessageTables:
     """Tables without layouts and devices, in whose place others compute the time of messages."""
     links = PairLinks(0, np.zeros((0, 0), np.int64), np.zeros((0, 0)), np.zeros((0, 0)))

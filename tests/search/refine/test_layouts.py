@@ -40,9 +40,9 @@ def test_equal_layouts_have_one_number(random, moves):
 
 
 @examples(60)
-@given(st.integers(1, 130), st.integers(-100, 200), st.randoms(use_true_random=False))
+@given(st.integers(1, 130), st.integers(0, 200), st.randoms(use_true_random=False))
 def test_a_moved_duration_is_one_on_other_devices(devices, by, random):
-    by, rows = max(by, 0), DurationRows(devices + 200)
+    rows = DurationRows(devices + 200)
     groups = np.array(random.sample(range(devices), devices)).reshape(-1, 1)
     given_one = Duration(groups, np.array([random.random() for _ in range(devices)]))
     for duration in (given_one, Duration(groups.reshape(1, -1), given_one.seconds[:1])):

@@ -15,6 +15,7 @@ from pcg.machine import load_machine
 from pcg.placement.layout import Layout
 from pcg.placement.transfer import transfer
 from search.cost.cost import CostModel, Duration
+from search.cost.messages import FEW_DEVICES
 from search.map.building import Builder
 from search.map.choose.choosing import Chooser
 from search.map.rules.cuts import Cuts
@@ -24,7 +25,6 @@ from search.refine.pieces import OperatorPieces
 from search.refine.rows import DurationRows, SharedTables, TableRows
 
 MACHINES = [("p3-16xlarge", 16), ("summit", 6), ("dgx-a100", 40)]
-FEW = 32
 
 
 def rows_on(machine: tuple[str, int]) -> TableRows:
@@ -86,7 +86,7 @@ def test_what_moves_to_devices_without_it_is_priced(machine):
         same = source.type.degrees.partials == target.type.degrees.partials
         gets = same and not set(target.devices) <= set(source.devices)
         kinds.add((gets, is_priced(rows.tables(), *ends)))
-    few = machine[1] <= FEW
+    few = machine[1] <= FEW_DEVICES
     assert kinds == {(False, False), (True, few)}
 
 
