@@ -1,8 +1,8 @@
 """Pipelines beside the plans of another planner: the better of both.
 
-Only pipelines that are faster than the best other plan are searched for. A planner of deep models
-asks for a pipeline before it has tried most of its own plans (``rival``), and then leaves out plans
-that are not faster. Otherwise pipelines are searched once that planner has ended.
+Only pipelines that are faster than the best other plan are searched for. The other planner asks for
+a pipeline before it has tried most of its own plans (``rival``), and then leaves out plans that are
+not faster. If it never asks, pipelines are searched once it has ended.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ Method: for each variant and each family of strategies, find the choices that ar
 overlap (``overlap``). If these do not fit, find choices with a price of memory (``fitting``). Do
 the same on fewer devices, as long as that is faster. A variant whose bound is slower than the best
 plan so far is left out. The rewritten form of a large graph is planned only with families that came
-near the best plan of that graph. For a deep model, a plan of another kind is asked for (``rival``)
-once data parallelism was tried. Strategies whose bound is not below that plan are left out.
+near the best plan of that graph. A plan of another kind is asked for (``rival``): for a deep model
+once data parallelism was tried, for others once all graphs were tried on all devices. Strategies
+whose bound is not below that plan are left out, unless plans are refined later.
 
 Each candidate is simulated and its memory counted. The selection of candidates is a heuristic.
 """
@@ -49,7 +50,7 @@ from search.plan.finish import does_not_fit
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
 from search.plan.recomputing import recompute_less
-from search.plan.refining import Rewriting, move_once, refine
+from search.plan.refining import Rewriting, may_refine, move_once, refine
 from search.plan.reordering import reorder
 from search.plan.tight import refine_to_fit
 from search.refine.overlap import Trial
@@ -103,7 +104,6 @@ class MeshPlanner:
     threshold: float = THRESHOLD
     """A graph is rewritten further if it is at most this many times as slow as the best."""
     rival: Rival | None = None
-    """Called for deep models only."""
     _phases: Phases = field(init=False, default_factory=Phases)
     _by_rules: dict[_Key, _Shared] = field(init=False, default_factory=dict[_Key, _Shared])
     _short: Folded = field(init=False)
@@ -166,7 +166,8 @@ class MeshPlanner:
         """Search until all is tried, time is up, or the user interrupts. Returns which it was."""
         try:
             with self._phases.under_way():
-                self._on_all_devices(self._short.graph, search, partial(self._asked, name, graph))
+                ask_rival = partial(self._ask_rival, name, graph, search)
+                self._on_all_devices(self._short.graph, search, ask_rival)
                 if self.family == "joint" and self.mode is not Mode.ALGEBRA:
                     self._on_fewer_devices(search)
                     if not search.is_far_behind:
@@ -186,18 +187,25 @@ class MeshPlanner:
             return "interrupted"
         return "exhausted"
 
-    def _asked(self, name: str, graph: Graph, known: float) -> float:
-        """Seconds of the rival's plan; infinite if there is no rival or the graph is not deep."""
-        if self.rival is None or not self._short.more:
-            return inf
+    def _ask_rival(self, name: str, graph: Graph, search: SearchState) -> None:
+        """Ask the rival, if there is one, for a plan that is faster than those so far. It rules out
+        slower plans only if none of them is refined, which may gain more than they are behind."""
+        if self.rival is None:
+            return
         self._forget()
-        return self.rival(name, graph, known)
+        try:
+            seconds = self.rival(name, graph, search.known)
+        except InterruptedWithPlan as interrupted:
+            search.rival = interrupted.seconds
+            raise
+        if self._short.more or not may_refine(self.machine):
+            search.rival = seconds
 
     def _on_all_devices(
-        self, graph: Graph, search: SearchState, rival: Callable[[float], float]
+        self, graph: Graph, search: SearchState, ask_rival: Callable[[], None]
     ) -> None:
-        """Try the graph, and its rewritten forms before and after it is cut. ``rival``: a function
-        from the seconds of the best plan so far to those of the best plan of another kind."""
+        """Try the graph, and its rewritten forms before and after it is cut. The plans of a deep
+        model take long to find, so its rival is asked for after the first one."""
         cost = self._cost(self.machine)
         rewrites = self.family == "joint" and self.mode is Mode.JOINT
         graphs = self._variants(graph, search)
@@ -206,11 +214,8 @@ class MeshPlanner:
             # A first plan is found early: the first graph is the model's, without rewrites.
             (data,) = PLANNERS["data-parallel"](trials[0].graph, trials[0].chooser)
             self._tries.first_look(trials[0], data)
-        try:
-            search.rival = rival(search.known)
-        except InterruptedWithPlan as interrupted:
-            search.rival = interrupted.seconds
-            raise
+        if self._short.more:
+            ask_rival()
         rest = self._phases.timed("rewriting", lambda: list(graphs))
         trials += [self._trial(variant, cost, search) for variant in rest]
         for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):
@@ -226,6 +231,8 @@ class MeshPlanner:
                 search.rewritten_from[better] = base
                 self._try(better, search)
         self._with_axes_turned(search)
+        if not self._short.more:
+            ask_rival()
 
     def _with_axes_turned(self, search: SearchState) -> None:
         """Try all graphs with the mesh axes within a node in reverse order, if that is another

@@ -111,6 +111,11 @@ class Rewriting(NamedTuple):
     trial_of: Callable[[Graph, Derivation], PricedTrial]
 
 
+def may_refine(machine: Machine) -> bool:
+    """Whether plans on a machine may be refined."""
+    return machine.devices <= MOST_DEVICES
+
+
 def refine(
     model: Graph,
     search: SearchState,
@@ -126,7 +131,7 @@ def refine(
     agree on the fastest plan and rewriting finds nothing faster. All is left out where it cannot
     gain or is not known to be worth its time: for chains on devices of one kind unless they are
     tiny, for many operators or devices, and for plans that take hardly longer than their work."""
-    if machine.devices > MOST_DEVICES:
+    if not may_refine(machine):
         return
     work = WORK if work is None else work
     work = int(work * min(1.0, MEAN_DEVICES / machine.devices))

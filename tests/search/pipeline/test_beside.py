@@ -233,8 +233,20 @@ def test_a_plan_is_not_completed_if_an_interrupted_rival_is_faster(monkeypatch: 
     assert planner.plan("d", layers(14, 64, 64)).report.stop == "interrupted"
 
 
-def test_a_shallow_model_asks_for_no_rival():
-    rival = Rivals(0.0)
-    machine = load_machine("dgx-a100").with_devices(2)
-    MeshPlanner(machine, load_library(), rival=rival).plan("layers", layers(2, 16, 16))
-    assert not rival.known
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_a_faster_rival_of_a_shallow_model_rules_out_plans_that_are_not_refined(nodes: int):
+    machine, library = load_machine("dgx-a100").with_nodes(nodes), load_library()
+    whole = layers(2, 64, 16)
+
+    def answer(rival: Rivals | None) -> Planned:
+        return MeshPlanner(machine, library, rival=rival).plan("layers", whole)
+
+    alone, faster = answer(None), Rivals(0.0)
+    if nodes == 1:
+        assert answer(faster).plan == alone.plan
+    else:
+        with pytest.raises(NoFasterPlan) as outdone:
+            answer(faster)
+        assert outdone.value.report.simulated < alone.report.simulated
+    assert len(faster.known) == 1
+    assert faster.known[0] >= alone.plan.estimates.step_seconds
