@@ -6,10 +6,12 @@ operators may no longer run side by side.
 
 Method: tabu search over graphs (Glover, ORSA Journal on Computing 1989). Each application of a rule
 about whole tensors leads to another graph. Its operators keep their mappings. A short annealing
-changes the new operators and their neighbours. If no graph is faster than the fastest so far, a
-longer annealing changes all operators of the best few. The search goes on from the fastest of them,
-even if it is a little slower than before, and never comes back to a graph. An application that made
-a step much slower is not tried again. Other graphs that are nearly as fast are returned as well.
+changes the new operators and their neighbours. If some graphs are faster than the fastest so far,
+their applications are made one after the other, each if it still makes the plan faster. If none is,
+a longer annealing changes all operators of the best few. The search goes on from the fastest of
+them, even if it is a little slower than before, and never comes back to a graph. An application
+that made a step much slower is not tried again. Other graphs that are nearly as fast are returned
+as well.
 
 Complexity: most applications are tried once or twice, with some hundred states. Heuristic: rewrites
 that pay only together are found if none of them costs much.
@@ -18,8 +20,9 @@ that pay only together are found if none of them costs much.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import inf
 from typing import TypeVar
 
@@ -60,8 +63,8 @@ as before."""
 OF_RULE = 12
 """The most applications of one rule that are tried at once."""
 ROUNDS, PATIENCE, GROWTH = 9, 4, 1
-"""The most rounds, the most of them that find nothing faster, and the most operators by which a
-graph is larger than the fastest."""
+"""The most rounds, the most of them in a row that find nothing faster, and the most operators by
+which a graph is larger than the fastest."""
 
 T = TypeVar("T")
 _Key = tuple[str, tuple[str, ...]]
@@ -130,27 +133,48 @@ class RefinedRewriter:
         now, waits = self.plan, 0
         for _ in range(ROUNDS):
             self._reached[now.choice.graph] = now
-            fastest = self._fastest_beside(now)
-            if fastest is None or waits == PATIENCE or self.trial.phases.is_over:
+            best = self._best_beside(now)
+            if not best or waits == PATIENCE or self.trial.phases.is_over:
                 return
-            now = self._plan(now, fastest)
+            now = self._together(now, best)
             waits = 0 if now.seconds < self.plan.seconds else waits + 1
             self.plan = now if waits == 0 else self.plan
 
-    def _fastest_beside(self, now: RewrittenPlan) -> _Neighbour | None:
-        """The fastest graph after one application, unless it is much slower."""
+    def _best_beside(self, now: RewrittenPlan) -> list[_Neighbour]:
+        """The graphs after one application, the fastest first: all that are faster if one is the
+        fastest so far, else only the fastest, and none if that is much slower."""
         neighbours = [self._neighbour(now, *each) for each in self._applications(now)]
         # They are short, and other processes would not pass on what they price.
         run_in_turn([one.lane for one in neighbours])
         self._ratios |= {one.key: one.seconds / now.seconds for one in neighbours}
-        best = sorted(neighbours, key=lambda one: one.seconds)[:BEST]
-        if best and best[0].seconds >= self.plan.seconds:
-            lanes = [self._lane(one.delta, one.lane.best, ALL) for one in best]
-            run_lanes(lanes)
-            best = [replace(one, lane=lane) for one, lane in zip(best, lanes, strict=True)]
+        neighbours.sort(key=lambda one: one.seconds)
+        if neighbours and neighbours[0].seconds < self.plan.seconds:
+            return [one for one in neighbours if one.seconds < now.seconds]
+        best = neighbours[:BEST]
+        lanes = [self._lane(one.delta, one.lane.best, ALL) for one in best]
+        run_lanes(lanes)
         most = SLOWER * self.plan.seconds
-        near = (one for one in best if one.seconds <= most)
-        return min(near, key=lambda one: one.seconds, default=None)
+        near = (replace(one, lane=lane) for one, lane in zip(best, lanes, strict=True))
+        return sorted((one for one in near if one.seconds <= most), key=lambda one: one.seconds)[:1]
+
+    def _together(self, now: RewrittenPlan, best: Sequence[_Neighbour]) -> RewrittenPlan:
+        """The plan after the first application, and after each of the others that still makes it
+        faster."""
+        first, *others = best
+        plan = self._plan(now, first)
+        for other in others:
+            for each in self._again(plan, other.key):
+                made = self._neighbour(plan, *each)
+                made.lane.run()
+                plan = self._plan(plan, made) if made.seconds < plan.seconds else plan
+        return plan
+
+    def _again(self, now: RewrittenPlan, key: _Key) -> list[tuple[_Key, Applied, Graph]]:
+        """The application of a key on another graph, if it is possible there."""
+        ids, (_, at) = now.derivation.ids, key
+        nodes = (n for n in now.choice.graph.operators if any(ids[v] in at for v in n.outputs))
+        found = (each for each in self._applied(now, nodes) if each[0] == key)
+        return [*islice(found, 1)]
 
     def _plan(self, before: RewrittenPlan, made: _Neighbour) -> RewrittenPlan:
         scribe = Scribe.after(before.derivation)
@@ -159,16 +183,24 @@ class RefinedRewriter:
 
     def _applications(self, now: RewrittenPlan) -> list[tuple[_Key, Applied, Graph]]:
         """The applications that are new or promising, each with the graph that it leads to."""
-        graph, ids = now.choice.graph, now.derivation.ids
         by_rule: dict[Rule, dict[Graph, tuple[_Key, Applied, Graph]]] = defaultdict(dict)
-        for node in graph.operators:
+        for each in self._applied(now, now.choice.graph.operators):
+            _, applied, made = each
+            by_rule[applied.rule].setdefault(made, each)
+        return [each for made in by_rule.values() for each in _some([*made.values()])]
+
+    def _applied(
+        self, now: RewrittenPlan, nodes: Iterable[Node]
+    ) -> Iterator[tuple[_Key, Applied, Graph]]:
+        """The applications at some operators that are new or promising."""
+        graph, ids = now.choice.graph, now.derivation.ids
+        for node in nodes:
             for applied in self._algebra.applications(node, graph):
                 at = tuple(ids[value] for value in applied.match.outputs)
                 key, made = (applied.rule.name, at), graph.replace(applied.replaced)
                 is_slow = self._ratios.get(key, 0.0) > PROMISING
                 if not (is_slow or _is_renaming(applied.rule) or self._is_other(made)):
-                    by_rule[applied.rule].setdefault(made, (key, applied, made))
-        return [each for made in by_rule.values() for each in _some([*made.values()])]
+                    yield key, applied, made
 
     def _is_other(self, made: Graph) -> bool:
         """Whether a graph was reached before or is too large, or other rules match it."""

@@ -121,6 +121,30 @@ def test_a_rewrite_that_saves_a_kernel_is_made_and_written_down(library):
     assert trial.delta.seconds(plan.choice) == plan.seconds
 
 
+def test_rewrites_apart_from_each_other_are_made_in_one_round(library, monkeypatch):
+    """Three pairs of branches are joined, and each could be written with a kernel less."""
+    pairs = [
+        f"""
+        a{number} = weight[512, 512]
+        b{number} = weight[512, 512]
+        left{number} = relu(matmul(x, a{number}))
+        loss{number} = mean_loss(concat(left{number}, relu(matmul(x, b{number})), axis=1))
+        """
+        for number in range(3)
+    ]
+    total = "return add(add(loss0, loss1), loss2)"
+    graph = parse_graph("\n".join(["x = input[8, 512]", *pairs, total]))
+    monkeypatch.setattr(rewriting, "ROUNDS", 1)
+    rewriter = rewriter_of(graph, library)
+    rewriter.improve()
+    plan = rewriter.plan
+    assert len(plan.choice.graph.operators) <= len(graph.operators) - 3
+    assert len(plan.derivation.steps) >= 3
+    assert_same(graph, plan.choice.graph)
+    trial = Trial(rewriter.trial.chooser, plan.choice.graph, plan.derivation, lambda made: ())
+    assert trial.delta.seconds(plan.choice) == plan.seconds
+
+
 def test_graphs_that_are_nearly_as_fast_are_returned_as_well(library, monkeypatch):
     """Here graphs count as near that take up to twice as long."""
     monkeypatch.setattr(rewriting, "NEAR", 2.0)
