@@ -29,8 +29,8 @@ from search.plan.incumbent import (
     fastest_by_graph,
 )
 from search.plan.rewriting import RefinedRewriter, RewrittenPlan, by_names
-from search.refine.annealing import NEARBY, WIDELY, WORK, Stages
-from search.refine.lanes import Lane, run_lanes
+from search.refine.annealing import NEARBY, WIDELY, WORK, Lane, Stages
+from search.refine.processes import run_side_by_side
 from search.refine.tried import Tried
 from search.substitute.rewrites import is_large
 from substitutions.rules.concrete.rooted import RootedRules
@@ -160,7 +160,16 @@ def _all_rewritten(
 ) -> list[_Start]:
     """The best plan after rewrites of each graph, and other plans near that of the first: one for
     each graph, and up to ``others`` besides the first."""
-    made = [_rewritten(own, rewriting, work, others) for own in refined]
+    given = rewriting.rules_of, work
+    rewriters = [
+        RefinedRewriter(own.trial, own.tried.choice, own.tried.seconds, *given) for own in refined
+    ]
+    made: list[list[_Start]] = []
+    try:
+        phases = refined[0].trial.phases
+        phases.timed("refining", lambda: run_side_by_side(rewriters))
+    finally:
+        made += [_rewritten(one, rewriting, others) for one in rewriters]
     by_graph: dict[Graph, _Start] = {}
     for start in [*(starts[0] for starts in made), *made[0][1:]]:
         by_graph.setdefault(start.trial.graph, start)
@@ -183,17 +192,13 @@ def _starts(model: Graph, search: SearchState, machine: Machine, teller: Teller)
     return starts
 
 
-def _rewritten(refined: _Refined, rewriting: Rewriting, work: int, others: int) -> list[_Start]:
-    """The plan after rewrites of its graph that make it faster, which is priced even after an
+def _rewritten(rewriter: RefinedRewriter, rewriting: Rewriting, others: int) -> list[_Start]:
+    """The plan after rewrites of a graph that make it faster, which is priced even after an
     interrupt; then up to ``others`` plans that are nearly as fast."""
-    whole, tried = refined.trial, refined.tried
-    rewriter = RefinedRewriter(whole, tried.choice, tried.seconds, rewriting.rules_of, work)
-    try:
-        whole.phases.timed("refining", rewriter.improve)
-    finally:
-        with whole.phases.later():
-            best = _start_of(whole, rewriter.plan, rewriting)
-            best.trial.tried_choice(best.choice)
+    whole = rewriter.trial
+    with whole.phases.later():
+        best = _start_of(whole, rewriter.plan, rewriting)
+        best.trial.tried_choice(best.choice)
     return [best, *(_start_of(whole, plan, rewriting) for plan in rewriter.others[:others])]
 
 
@@ -217,7 +222,9 @@ def _annealed(starts: Sequence[_Start], work: int, stages: Stages, count: int) -
     if not lanes:
         return []
     try:
-        starts[0].trial.phases.timed("refining", lambda: run_lanes([lane for _, lane in lanes]))
+        lanes[0][1].annealer.load()  # machine code is loaded once, before processes part
+        searches = [lane for _, lane in lanes]
+        starts[0].trial.phases.timed("refining", lambda: run_side_by_side(searches))
     finally:
         lanes.sort(key=lambda pair: pair[1].annealer.least)
         refined: list[_Refined] = []

@@ -36,10 +36,10 @@ from search.map.choose.choosing import Choice
 from search.map.choose.spaces import Spaces
 from search.map.space.mapping import MappedAxis, OperatorMapping
 from search.plan.incumbent import PricedTrial
-from search.refine.annealing import Annealer, Stage, Stages
+from search.refine.annealing import Annealer, Lane, Stage, Stages
 from search.refine.delta import DeltaSimulator
-from search.refine.lanes import Lane, run_in_turn, run_lanes
 from search.refine.moves import FINE, SINGLE
+from search.refine.processes import run_in_turn
 from search.substitute.algebra import Algebra
 from search.substitute.rewrites import around
 from substitutions.rules.concrete.rooted import RootedRules
@@ -94,6 +94,9 @@ class RewrittenPlan:
     derivation: Derivation
 
 
+_Found = tuple[RewrittenPlan, dict[Graph, RewrittenPlan]]
+
+
 @dataclass(eq=False)
 class RefinedRewriter:
     """Rewrites the graph of a refined plan. ``trial``: of that graph; ``choice`` and ``seconds``:
@@ -127,7 +130,16 @@ class RefinedRewriter:
         near = [own for own in self._reached.values() if own.seconds <= NEAR * self.plan.seconds]
         return sorted((own for own in near if own is not self.plan), key=lambda own: own.seconds)
 
-    def improve(self) -> None:
+    @property
+    def result(self) -> _Found:
+        """The fastest plan so far, and all from which the search went on."""
+        return self.plan, self._reached
+
+    def take_over(self, result: _Found) -> None:
+        """Take over the plans of the same search in another process."""
+        self.plan, self._reached = result
+
+    def run(self) -> None:
         """Rewrite the graph as long as that makes its plan faster now and then. After an interrupt,
         the plan is the best one until then."""
         now, waits = self.plan, 0
@@ -144,7 +156,6 @@ class RefinedRewriter:
         """The graphs after one application, the fastest first: all that are faster if one is the
         fastest so far, else only the fastest, and none if that is much slower."""
         neighbours = [self._neighbour(now, *each) for each in self._applications(now)]
-        # They are short, and other processes would not pass on what they price.
         run_in_turn([one.lane for one in neighbours])
         self._ratios |= {one.key: one.seconds / now.seconds for one in neighbours}
         neighbours.sort(key=lambda one: one.seconds)
@@ -152,7 +163,7 @@ class RefinedRewriter:
             return [one for one in neighbours if one.seconds < now.seconds]
         best = neighbours[:BEST]
         lanes = [self._lane(one.delta, one.lane.best, ALL) for one in best]
-        run_lanes(lanes)
+        run_in_turn(lanes)
         most = SLOWER * self.plan.seconds
         near = (replace(one, lane=lane) for one, lane in zip(best, lanes, strict=True))
         return sorted((one for one in near if one.seconds <= most), key=lambda one: one.seconds)[:1]

@@ -263,3 +263,29 @@ class Annealer:
             least, is_exact = (limit, False) if taken is None else (taken, True)
             self._asked[key] = least, is_exact
         return least if is_exact and least < limit else inf
+
+
+@dataclass
+class Lane:
+    """An annealing among several, from a choice through stages."""
+
+    annealer: Annealer
+    choice: Choice
+    stages: Stages
+
+    def run(self) -> None:
+        self.annealer.annealed(self.choice, self.stages)
+
+    @property
+    def best(self) -> Choice:
+        """The best choice that was found until now."""
+        return self.annealer.so_far(self.choice)
+
+    @property
+    def result(self) -> tuple[PlanState | None, float]:
+        """The best state and its seconds."""
+        return self.annealer.best
+
+    def take_over(self, result: tuple[PlanState | None, float]) -> None:
+        """Take over the best state of the same annealing in another process."""
+        self.annealer.take_over(result)

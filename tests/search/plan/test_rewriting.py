@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from itertools import count
+from multiprocessing import active_children
 
 import pytest
 from hypothesis import given
@@ -30,6 +32,7 @@ from search.refine.mappings import NumberedMappings
 from search.refine.moves import Moves
 from search.refine.overlap import Trial
 from search.refine.pieces import OperatorPieces
+from search.refine.processes import run_in_turn, run_side_by_side
 from search.refine.rows import TableRows
 from search.substitute.algebra import Algebra
 from substitutions.rules.store import Library, load_library
@@ -109,7 +112,7 @@ def test_a_rewrite_that_saves_a_kernel_is_made_and_written_down(library):
     graph = parse_graph(JOINED)
     rewriter = rewriter_of(graph, library)
     before = rewriter.plan.seconds
-    rewriter.improve()
+    rewriter.run()
     plan = rewriter.plan
     made = plan.choice.graph
     assert plan.seconds < before
@@ -136,7 +139,7 @@ def test_rewrites_apart_from_each_other_are_made_in_one_round(library, monkeypat
     graph = parse_graph("\n".join(["x = input[8, 512]", *pairs, total]))
     monkeypatch.setattr(rewriting, "ROUNDS", 1)
     rewriter = rewriter_of(graph, library)
-    rewriter.improve()
+    rewriter.run()
     plan = rewriter.plan
     assert len(plan.choice.graph.operators) <= len(graph.operators) - 3
     assert len(plan.derivation.steps) >= 3
@@ -145,13 +148,33 @@ def test_rewrites_apart_from_each_other_are_made_in_one_round(library, monkeypat
     assert trial.delta.seconds(plan.choice) == plan.seconds
 
 
+def test_rewriters_in_processes_of_their_own_find_the_same(library, monkeypatch):
+    graphs = parse_graph(BESIDE), parse_graph(JOINED)
+    apart, in_turn = ([rewriter_of(graph, library) for graph in graphs] for _ in range(2))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    run_side_by_side(apart)
+    run_in_turn(in_turn)
+    assert not active_children()
+    assert apart[1].plan.seconds < apart[1].seconds
+    for one, other in zip(apart, in_turn, strict=True):
+        assert [*map(written, (one.plan, *one.others))] == [
+            *map(written, (other.plan, *other.others))
+        ]
+
+
+def written(plan: RewrittenPlan) -> tuple[object, ...]:
+    """All that says which plan it is."""
+    choice, steps = plan.choice, plan.derivation.steps
+    return choice.graph, choice.mappings, choice.order, plan.seconds, steps
+
+
 def test_graphs_that_are_nearly_as_fast_are_returned_as_well(library, monkeypatch):
     """Here graphs count as near that take up to twice as long."""
     monkeypatch.setattr(rewriting, "NEAR", 2.0)
     monkeypatch.setattr(rewriting, "SLOWER", 2.0)
     graph = parse_graph(BESIDE)
     rewriter = rewriter_of(graph, library)
-    rewriter.improve()
+    rewriter.run()
     assert rewriter.others
     reached = {rewriter.plan.choice.graph, *(plan.choice.graph for plan in rewriter.others)}
     assert len(reached) == len(rewriter.others) + 1
@@ -177,7 +200,7 @@ def test_the_search_goes_on_from_slower_graphs_and_reaches_none_twice(library, m
         return listed(self, now)
 
     monkeypatch.setattr(RefinedRewriter, "_applications", noted)
-    rewriter.improve()
+    rewriter.run()
     assert 1 < len(begun) == len({*begun})
 
 
@@ -192,7 +215,7 @@ def test_an_application_that_makes_a_step_slower_is_not_tried_again(library, mon
         return applications
 
     monkeypatch.setattr(RefinedRewriter, "_applications", noted)
-    rewriter.improve()
+    rewriter.run()
     assert len(rounds) > 1
     slow = {key for key, ratio in rewriter._ratios.items() if ratio > rewriting.PROMISING}
     assert slow
@@ -210,6 +233,6 @@ def test_an_interrupt_keeps_the_best_graph_so_far(library, monkeypatch):
 
     monkeypatch.setattr(rewriting, "run_in_turn", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        rewriter.improve()
+        rewriter.run()
     assert rewriter.plan.seconds < before
     assert rewriter.plan.choice.graph != rewriter.trial.graph

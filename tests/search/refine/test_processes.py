@@ -20,10 +20,10 @@ from search.cost.progress import timed_by
 from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
-from search.refine import annealing, lanes
-from search.refine.annealing import WIDELY, Annealer
+from search.refine import annealing, processes
+from search.refine.annealing import WIDELY, Annealer, Lane
 from search.refine.delta import DeltaSimulator
-from search.refine.lanes import Lane, run_lanes
+from search.refine.processes import run_side_by_side
 from substitutions.rules.store import load_library
 
 WORK = 3000
@@ -57,9 +57,9 @@ def bests(run: Sequence[Lane]) -> list[Choice]:
 
 def test_lanes_find_what_annealings_in_a_row_find(chooser, monkeypatch):
     apart, in_a_row = lanes_of(chooser), lanes_of(chooser)
-    run_lanes(apart)
+    run_side_by_side(apart)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    run_lanes(in_a_row)
+    run_side_by_side(in_a_row)
     mappings = [choice.mappings for choice in bests(apart)]
     assert mappings == [choice.mappings for choice in bests(in_a_row)]
     assert all(mappings)
@@ -68,9 +68,11 @@ def test_lanes_find_what_annealings_in_a_row_find(chooser, monkeypatch):
 
 def test_a_lane_whose_process_died_runs_here(chooser, monkeypatch):
     apart, whole = lanes_of(chooser), lanes_of(chooser)
-    run_lanes(whole)
-    monkeypatch.setattr(lanes, "_run", lambda lanes, results: os.kill(os.getpid(), signal.SIGKILL))
-    run_lanes(apart)
+    run_side_by_side(whole)
+    monkeypatch.setattr(
+        processes, "_run", lambda jobs, results: os.kill(os.getpid(), signal.SIGKILL)
+    )
+    run_side_by_side(apart)
     assert [c.mappings for c in bests(apart)] == [c.mappings for c in bests(whole)]
 
 
@@ -88,11 +90,11 @@ def test_an_interrupt_keeps_the_best_states_of_all_lanes(chooser, monkeypatch):
     for lane in own:
         lane.annealer.is_over, lane.annealer.work = interrupted, 10**9
     with pytest.raises(KeyboardInterrupt):
-        run_lanes(own)
+        run_side_by_side(own)
     assert [bool(choice.mappings) for choice in bests(own)] == [True, True, False]
 
 
 def test_a_clock_of_processor_time_needs_one_process(chooser, monkeypatch):
-    monkeypatch.setattr(lanes, "_Child", lambda lanes: pytest.fail("a process began"))
+    monkeypatch.setattr(processes, "_Child", lambda searches: pytest.fail("a process began"))
     with timed_by(process_time):
-        run_lanes(lanes_of(chooser))
+        run_side_by_side(lanes_of(chooser))

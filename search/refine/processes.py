@@ -1,15 +1,16 @@
-"""Annealings side by side, in as many processes as there are processors.
+"""Searches side by side, in as many processes as there are processors.
 
 Problem: annealings from other random numbers reach other plans, whose seconds differ by several
-percent. The best of several is better than one that takes as long as all of them.
+percent. The best of several is better than one that takes as long as all of them. So is the best of
+the rewrites of several graphs.
 
-Method: each process runs neighbours of the list, one after the other, as annealings of one graph
+Method: each process runs neighbours of the list, one after the other, as searches of one graph
 share what they price. The first ones run in this process, all others in forks of it, which know all
-that was computed before and send back their best states. Where there is no second processor, or a
-process can't be forked safely, all annealings run here. The results are the same. Annealings whose
-process died run here.
+that was computed before and send back their results. What they priced is lost, so searches should
+be long. Where there is no second processor, or a process can't be forked safely, all run here. The
+results are the same. Searches whose process died run here.
 
-An interrupt ends all annealings. Their best states so far are kept.
+An interrupt ends all searches. Their results so far are kept.
 """
 
 from __future__ import annotations
@@ -25,39 +26,37 @@ from itertools import pairwise
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
 from time import perf_counter
+from typing import Generic, Protocol, TypeVar
 
 from search.cost.progress import OutOfTime, clock
-from search.map.choose.choosing import Choice
-from search.refine.annealing import Annealer, Stages
 
 WAIT = 1.0
-"""The most seconds to wait for the best state of a process after an interrupt."""
+"""The most seconds to wait for the results of a process after an interrupt."""
+T = TypeVar("T")
 
 
-@dataclass
-class Lane:
-    """An annealing, from a choice through stages."""
-
-    annealer: Annealer
-    choice: Choice
-    stages: Stages
+class Search(Protocol[T]):
+    """A search that may run in a process of its own."""
 
     def run(self) -> None:
-        self.annealer.annealed(self.choice, self.stages)
+        """Search until the end or an interrupt."""
+        ...
 
     @property
-    def best(self) -> Choice:
-        """The best choice that was found until now."""
-        return self.annealer.so_far(self.choice)
+    def result(self) -> T:
+        """What was found until now. It can be sent to another process."""
+        ...
+
+    def take_over(self, result: T) -> None:
+        """Take over the result of the same search in another process."""
+        ...
 
 
-def run_lanes(lanes: Sequence[Lane]) -> None:
-    """Run annealings. Raises what those raise that run in this process."""
-    count = max(1, min(_processors(), len(lanes)))
-    bounds = [number * len(lanes) // count for number in range(count + 1)]
-    own, *others = (lanes[begin:end] for begin, end in pairwise(bounds))
-    if others:  # what all need is compiled once, before they part
-        lanes[0].annealer.load()
+def run_side_by_side(searches: Sequence[Search[T]]) -> None:
+    """Run searches. Raises what those raise that run in this process."""
+    count = max(1, min(_processors(), len(searches)))
+    bounds = [number * len(searches) // count for number in range(count + 1)]
+    own, *others = (searches[begin:end] for begin, end in pairwise(bounds))
     children = [_Child(some) for some in others]
     try:
         run_in_turn(own)
@@ -72,10 +71,10 @@ def run_lanes(lanes: Sequence[Lane]) -> None:
             child.end()
 
 
-def run_in_turn(lanes: Sequence[Lane]) -> None:
-    """Run annealings one after the other in this process, so that each knows what others priced."""
-    for lane in lanes:
-        lane.run()
+def run_in_turn(searches: Sequence[Search[T]]) -> None:
+    """Run searches one after the other in this process, so that each knows what others priced."""
+    for one in searches:
+        one.run()
 
 
 def _processors() -> int:
@@ -88,31 +87,31 @@ def _processors() -> int:
 
 
 @dataclass
-class _Child:
-    """A process that runs some lanes."""
+class _Child(Generic[T]):
+    """A process that runs some searches."""
 
-    lanes: Sequence[Lane]
+    searches: Sequence[Search[T]]
     _is_received: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         context = get_context("fork")
         self._results, sender = context.Pipe(duplex=False)
-        self._process = context.Process(target=_run, args=(self.lanes, sender), daemon=True)
+        self._process = context.Process(target=_run, args=(self.searches, sender), daemon=True)
         with warnings.catch_warnings():  # about forks beside threads: see ``_processors``
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         sender.close()
 
     def receive(self) -> None:
-        """Wait for the best states. If the process died, run the lanes here."""
+        """Wait for the results. If the process died, run the searches here."""
         try:
             self._take_over()
         except EOFError:
-            run_in_turn(self.lanes)
+            run_in_turn(self.searches)
         self._is_received = True
 
     def interrupt(self) -> None:
-        """End the annealings, and keep their best states if these come soon."""
+        """End the searches, and keep their results if these come soon."""
         if not self._is_received and self._process.is_alive():
             self._process.terminate()
             with suppress(EOFError):
@@ -120,8 +119,8 @@ class _Child:
                     self._take_over()
 
     def _take_over(self) -> None:
-        for lane, best in zip(self.lanes, self._results.recv(), strict=True):
-            lane.annealer.take_over(best)
+        for one, result in zip(self.searches, self._results.recv(), strict=True):
+            one.take_over(result)
 
     def end(self) -> None:
         """End the process if it goes on."""
@@ -130,12 +129,12 @@ class _Child:
         self._results.close()
 
 
-def _run(lanes: Sequence[Lane], results: Connection) -> None:
-    """Run lanes in a process of their own, and send their best states."""
+def _run(searches: Sequence[Search[T]], results: Connection) -> None:
+    """Run searches in a process of their own, and send their results."""
     # A terminal interrupts all processes. The one that began this one decides when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt, OutOfTime):
-        run_in_turn(lanes)
+        run_in_turn(searches)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    results.send([lane.annealer.best for lane in lanes])
+    results.send([one.result for one in searches])
