@@ -2,7 +2,9 @@
 
 Only pipelines that are faster than the best other plan are searched for. The other planner asks for
 a pipeline before it has tried most of its own plans (``rival``), and then leaves out plans that are
-not faster. If it never asks, pipelines are searched once it has ended.
+not faster. It may ask for a brief search, which improves no pipeline that is slower than its own
+plans so far. If that finds none that is faster, or if the planner never asks, pipelines are
+searched once it has ended.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ class WithPipelines:
     """The better of the plans of a planner and of pipelines."""
 
     plain: Planner
-    pipelined: Callable[[float, float], Planner]
-    """A function from a limit of the seconds of a step, and the seconds already used, to a planner
-    of pipelines."""
+    pipelined: Callable[[float, float, bool], Planner]
+    """A function from a limit of the seconds of a step, the seconds already used, and whether to
+    search briefly, to a planner of pipelines."""
     _start: float = field(init=False, default=0.0)
     _answer: Planned | Stop | None = field(init=False, default=None)
     """The pipeline, once it was asked for; or the reason why there is none."""
@@ -62,7 +64,7 @@ class WithPipelines:
             if self._limit == inf:
                 raise  # there is no pipeline either
             try:
-                return self.pipelined(inf, now() - start).plan(name, graph)
+                return self.pipelined(inf, now() - start, False).plan(name, graph)
             except NegativeAnswer:
                 raise none from None
         if self._answer is None and plain.report.stop != "exhausted":
@@ -98,11 +100,11 @@ class WithPipelines:
         self._start, self._answer, self._limit = now(), None, 0.0
         return self._start
 
-    def rival(self, name: str, graph: Graph, known: float) -> float:
+    def rival(self, name: str, graph: Graph, known: float, brief: bool) -> float:
         """Seconds of a step of the best pipeline, if it takes less than ``known``. Raises
         InterruptedWithPlan if the search for it was interrupted after it had found one, else
         KeyboardInterrupt."""
-        answer = self._pipeline(name, graph, known)
+        answer = self._pipeline(name, graph, known, brief)
         if answer == "interrupted":
             raise KeyboardInterrupt
         if not isinstance(answer, Planned):
@@ -110,19 +112,23 @@ class WithPipelines:
         seconds = answer.plan.estimates.step_seconds
         if answer.report.stop == "interrupted":
             raise InterruptedWithPlan(seconds)
+        if brief and seconds >= known:
+            self._answer = None  # it may still be improved, in the end
         return seconds
 
-    def _pipeline(self, name: str, graph: Graph, known: float) -> Planned | Stop:
+    def _pipeline(
+        self, name: str, graph: Graph, known: float, brief: bool = False
+    ) -> Planned | Stop:
         """The best pipeline whose step takes less than ``known`` seconds, or the reason why there
-        is none. The search runs only once."""
+        is none. A whole search runs only once."""
         if self._answer is None:
             self._limit = known
-            self._answer = self._asked(name, graph, known)
+            self._answer = self._asked(name, graph, known, brief)
         return self._answer
 
-    def _asked(self, name: str, graph: Graph, known: float) -> Planned | Stop:
+    def _asked(self, name: str, graph: Graph, known: float, brief: bool) -> Planned | Stop:
         try:
-            return self.pipelined(known, now() - self._start).plan(name, graph)
+            return self.pipelined(known, now() - self._start, brief).plan(name, graph)
         except NoPlanInTime:
             return "time"
         except NegativeAnswer:

@@ -94,6 +94,8 @@ class PipelinePlanner:
     """The roles of indices along which operators may be cut; any by default."""
     recompute: Recompute = Recompute.AUTO
     """Which tensors may be recomputed in the backward pass of a micro-batch."""
+    brief: bool = False
+    """Whether pipelines are improved only if one is faster than ``faster_than`` before."""
     _phases: Phases = field(init=False, default_factory=Phases)
 
     def plan(self, name: str, graph: Graph) -> Planned:
@@ -138,7 +140,8 @@ class PipelinePlanner:
         then = _collected(finalists, built, lambda: any(one.fits for one in built))
         if not built:
             raise KeyboardInterrupt if first == "interrupted" else OutOfTime
-        is_small = self.machine.devices <= FEW_DEVICES
+        is_faster = any(one.fits and one.seconds < self.faster_than for one in built)
+        is_small = self.machine.devices <= FEW_DEVICES and (is_faster or not self.brief)
         if then == "exhausted" and is_small and len(source.graph.operators) <= FEW_OPERATORS:
             self._with_more_memory(source, cuts, built)
             self._with_less_memory(source, cuts, built)

@@ -79,9 +79,9 @@ class _Shared(NamedTuple):
     rows: TableRows
 
 
-Rival = Callable[[str, Graph, float], float]
-"""A function from a graph's name, the graph and a limit in seconds to the step time of the best
-plan of another kind. Above the limit it may return any larger number."""
+Rival = Callable[[str, Graph, float, bool], float]
+"""A function from a graph's name, the graph, a limit in seconds, and whether to look briefly, to
+the step time of the best plan of another kind. Above the limit it may return any larger number."""
 
 
 @dataclass
@@ -188,24 +188,25 @@ class MeshPlanner:
         return "exhausted"
 
     def _ask_rival(self, name: str, graph: Graph, search: SearchState) -> None:
-        """Ask the rival, if there is one, for a plan that is faster than those so far. It rules out
-        slower plans only if none of them is refined, which may gain more than they are behind."""
+        """Ask the rival, if there is one, for a faster plan than those so far. If these are refined
+        later, they may gain more than they are behind: it looks briefly, and rules nothing out."""
         if self.rival is None:
             return
         self._forget()
+        brief = not self._short.more and may_refine(self.machine)
         try:
-            seconds = self.rival(name, graph, search.known)
+            seconds = self.rival(name, graph, search.known, brief)
         except InterruptedWithPlan as interrupted:
             search.rival = interrupted.seconds
             raise
-        if self._short.more or not may_refine(self.machine):
+        if not brief:
             search.rival = seconds
 
     def _on_all_devices(
         self, graph: Graph, search: SearchState, ask_rival: Callable[[], None]
     ) -> None:
-        """Try the graph, and its rewritten forms before and after it is cut. The plans of a deep
-        model take long to find, so its rival is asked for after the first one."""
+        """Try the graph, and its rewritten forms before and after it is cut. The rival of a deep
+        model, whose plans take long to find, is asked for after the first one."""
         cost = self._cost(self.machine)
         rewrites = self.family == "joint" and self.mode is Mode.JOINT
         graphs = self._variants(graph, search)

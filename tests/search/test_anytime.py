@@ -148,7 +148,7 @@ def test_pipelines_are_left_out_where_time_is_up(library, model):
     with timed_by(process_time):
         plain = mesh(library, seconds=0.0).plan("m", model)
 
-    def none(than: float, used: float) -> Planner:
+    def none(than: float, used: float, brief: bool) -> Planner:
         raise AssertionError("asked for")
 
     assert WithPipelines(Known(plain), none).plan("m", model).plan is plain.plan
@@ -234,7 +234,7 @@ def test_without_a_plan_in_time_one_line_says_what_would_help(number, library):
 def test_pipelines_that_are_cut_short_leave_the_plan_that_is_known(library, model, whole):
     known = whole.plan.estimates.step_seconds
 
-    def hurried(than: float, used: float) -> Planner:
+    def hurried(than: float, used: float, brief: bool) -> Planner:
         assert than == known
         return PipelinePlanner(MACHINE.with_devices(2), library, seconds=-1.0, faster_than=than)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from pcg.errors import InputError, one_of
@@ -108,10 +109,12 @@ def planner_of(
         setting = PlannerSetting(machine, library, training, speed, recompute, teller)
         return _of_other_system(name, setting, seconds, asked)
 
-    def pipelines(kind: ScheduleKind, than: float = inf, used: float = 0.0) -> Planner:
+    def pipelines(
+        kind: ScheduleKind, than: float = inf, used: float = 0.0, brief: bool = False
+    ) -> Planner:
         left = seconds - used  # below 0 if the first search has used its grace too
         settings = machine, library, kind, left, training, speed, than, teller, dimensions
-        return PipelinePlanner(*settings, recompute)
+        return PipelinePlanner(*settings, recompute, brief)
 
     if name in PIPELINES:
         _check_states(name, asked)
@@ -120,7 +123,7 @@ def planner_of(
     plain = MeshPlanner(*settings, recompute, asked.threshold)
     if name != "joint" or asked.leaves_pipelines_out:
         return plain
-    both = WithPipelines(plain, lambda than, used: pipelines("1f1b", than, used))
+    both = WithPipelines(plain, partial(pipelines, "1f1b"))
     plain.rival = both.rival
     return both
 

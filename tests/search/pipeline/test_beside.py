@@ -57,10 +57,12 @@ class Pipelines:
     outcomes: list[Outcome]
     stop: Stop = "exhausted"
     limits: list[float] = field(default_factory=list[float])
+    brief: list[bool] = field(default_factory=list[bool])
 
-    def __call__(self, than: float, used: float) -> Pipelines:
+    def __call__(self, than: float, used: float, brief: bool) -> Pipelines:
         assert used >= 0
         self.limits.append(than)
+        self.brief.append(brief)
         return self
 
     def plan(self, name: str, graph: Graph) -> Planned:
@@ -76,14 +78,15 @@ class Asking:
     outcome: Outcome
     known: float = 5.0
     stop: Stop = "exhausted"
-    rival: Callable[[str, Graph, float], float] | None = None
+    brief: bool = False
+    rival: Callable[[str, Graph, float, bool], float] | None = None
     heard: list[float | str] = field(default_factory=list[float | str])
 
     def plan(self, name: str, graph: Graph) -> Planned:
         assert self.rival is not None
         stop = self.stop
         try:
-            self.heard.append(self.rival(name, graph, self.known))
+            self.heard.append(self.rival(name, graph, self.known, self.brief))
         except KeyboardInterrupt:
             self.heard.append("interrupted")
             stop = "interrupted"
@@ -105,6 +108,21 @@ def test_rival_is_searched_once_for_the_planner_that_asks(any_plan, plain: float
     assert answer.plan.estimates.step_seconds == min(plain, pipelined)
     assert answer.report.simulated == 2
     assert answer.data_parallel_seconds == 1.0
+
+
+@pytest.mark.parametrize("first", [4.0, 7.0])
+def test_a_brief_search_that_finds_nothing_faster_is_made_again_in_the_end(any_plan, first: float):
+    asking = Asking(any_plan, 3.0, brief=True)
+    pipelines = Pipelines(any_plan, [first, 2.0])
+    answer = of_both(asking, pipelines).plan("m", any_plan.model)
+    assert asking.heard == [first]
+    if first < asking.known:
+        assert pipelines.brief == [True]
+        assert answer.plan.estimates.step_seconds == 3.0
+    else:
+        assert pipelines.brief == [True, False]
+        assert pipelines.limits == [asking.known, 3.0]
+        assert answer.plan.estimates.step_seconds == 2.0
 
 
 @pytest.mark.parametrize(
@@ -190,9 +208,11 @@ class Rivals:
 
     seconds: float
     known: list[float] = field(default_factory=list[float])
+    brief: list[bool] = field(default_factory=list[bool])
 
-    def __call__(self, name: str, graph: Graph, known: float) -> float:
+    def __call__(self, name: str, graph: Graph, known: float, brief: bool) -> float:
         self.known.append(known)
+        self.brief.append(brief)
         return self.seconds
 
 
@@ -220,7 +240,7 @@ def test_a_plan_is_not_completed_if_an_interrupted_rival_is_faster(monkeypatch: 
     """The user waits."""
     monkeypatch.setattr(module, "MOST_FREE", 20)
 
-    def interrupted(name: str, graph: Graph, known: float) -> float:
+    def interrupted(name: str, graph: Graph, known: float, brief: bool) -> float:
         raise InterruptedWithPlan(known * factor)
 
     planner = MeshPlanner(load_machine("dgx-a100").with_devices(2), load_library())
@@ -249,4 +269,5 @@ def test_a_faster_rival_of_a_shallow_model_rules_out_plans_that_are_not_refined(
             answer(faster)
         assert outdone.value.report.simulated < alone.report.simulated
     assert len(faster.known) == 1
+    assert faster.brief == [nodes == 1]
     assert faster.known[0] >= alone.plan.estimates.step_seconds
