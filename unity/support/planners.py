@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 
 from pcg.errors import InputError, one_of
 from pcg.machine import Machine
-from pcg.plan.pipeline import ScheduleKind
 from pcg.plan.precision import default_precision, precision_of
 from pcg.plan.training import Training, optimizer_of
 from pcg.zoo import default_optimizer
@@ -101,29 +99,27 @@ def planner_of(
     if asked.degrees is not None:
         if name != "joint":
             raise InputError("--degrees", f"with --planner {name}, expected one of the two")
-        by_hand = parse_degrees(asked.degrees)
-        given = machine, library, by_hand, training, speed
+        given = machine, library, parse_degrees(asked.degrees), training, speed
         return HandPlanner(*given, teller=teller, seconds=seconds)
     dimensions, recompute = asked.dimensions, asked.recompute
     if name in OTHER_SYSTEMS:
         setting = PlannerSetting(machine, library, training, speed, recompute, teller)
         return _of_other_system(name, setting, seconds, asked)
 
-    def pipelines(
-        kind: ScheduleKind, than: float = inf, used: float = 0.0, brief: bool = False
-    ) -> Planner:
+    def pipelines(than: float = inf, used: float = 0.0, brief: bool = False) -> Planner:
         left = seconds - used  # below 0 if the first search has used its grace too
+        kind = PIPELINES.get(name, "1f1b")
         settings = machine, library, kind, left, training, speed, than, teller, dimensions
         return PipelinePlanner(*settings, recompute, brief)
 
     if name in PIPELINES:
         _check_states(name, asked)
-        return pipelines(PIPELINES[name])
+        return pipelines()
     settings = machine, library, name, seconds, training, speed, asked.mode, dimensions, teller
     plain = MeshPlanner(*settings, recompute, asked.threshold)
     if name != "joint" or asked.leaves_pipelines_out:
         return plain
-    both = WithPipelines(plain, partial(pipelines, "1f1b"))
+    both = WithPipelines(plain, pipelines)
     plain.rival = both.rival
     return both
 
