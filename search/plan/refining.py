@@ -29,7 +29,8 @@ from search.plan.incumbent import (
     fastest_by_graph,
 )
 from search.plan.rewriting import RefinedRewriter, RewrittenPlan, by_names
-from search.refine.annealing import NEARBY, WIDELY, WORK, Lane, Stages
+from search.refine.annealing import NEARBY, WIDELY, WORK, Lane, Stage, Stages
+from search.refine.moves import FINE
 from search.refine.processes import run_side_by_side
 from search.refine.tried import Tried
 from search.substitute.rewrites import is_large
@@ -48,6 +49,9 @@ all devices."""
 
 FEW_DEVICES, FEW_OPERATORS = 8, 32
 """On up to so many devices, annealings of up to so many operators take less time."""
+SOON: Stages = (Stage(0.02, 0.003, "best", FINE),)
+"""The first annealing of each graph. It is short and cold, so that a search with little time has a
+faster plan soon. Wide annealings begin without it: it may end in a state that they hardly leave."""
 PHASES = ((WIDELY, 0.4), (WIDELY, 0.3), (NEARBY, 0.2))
 """Annealings in order, each with their part of the work."""
 LANES = 4, 8
@@ -125,17 +129,19 @@ def refine(
     work: int | None = None,
 ) -> None:
     """Refine the fastest plans of a few graphs, with each operator on any devices, and price the
-    results. Annealings are first wide, then near the fastest plan. After each wide one, the graph
-    of the fastest plan is rewritten, unless ``rewriting`` is None, or found nothing faster for this
-    plan before; after the first one, those of other plans as well. Refinement ends when annealings
-    agree on the fastest plan and rewriting finds nothing faster. All is left out where it cannot
-    gain or is not known to be worth its time: for chains on devices of one kind unless they are
-    tiny, for many operators or devices, and for plans that take hardly longer than their work."""
+    results. Annealings are first short, then wide, then near the fastest plan. After each wide one,
+    the graph of the fastest plan is rewritten, unless ``rewriting`` is None, or found nothing
+    faster for this plan before; after the first one, those of other plans as well. Refinement ends
+    when annealings agree on the fastest plan and rewriting finds nothing faster. All is left out
+    where it cannot gain or is not known to be worth its time: for chains on devices of one kind
+    unless they are tiny, for many operators or devices, and for plans that take hardly longer than
+    their work."""
     if not may_refine(machine):
         return
     work = WORK if work is None else work
     work = int(work * min(1.0, MEAN_DEVICES / machine.devices))
     starts = _starts(model, search, machine, teller)
+    _annealed(starts, work, SOON, len(starts))  # for its plans alone
     is_quick = machine.devices <= FEW_DEVICES and len(model.operators) <= FEW_OPERATORS
     settled = inf  # the seconds of a plan whose rewrites are no faster
     for phase, (stages, part) in enumerate(PHASES):

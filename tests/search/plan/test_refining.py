@@ -79,6 +79,16 @@ def test_refined_plan_of_branches_is_faster_derived_and_priced_as_run(library, m
     assert seconds < 0.9 * before.estimates.step_seconds
 
 
+def test_a_short_annealing_makes_plans_faster_before_the_wide_ones(library, monkeypatch):
+    _, graph = branched(1)
+    wanted = replace(MeshPlanner(load_machine("dgx-a100"), library), mode=Mode.PARALLEL)
+    monkeypatch.setattr(plans, "refine", lambda *_: None)
+    before = wanted.plan("m", graph).plan.estimates.step_seconds
+    monkeypatch.setattr(plans, "refine", refining.refine)
+    monkeypatch.setattr(refining, "PHASES", ())
+    assert wanted.plan("m", graph).plan.estimates.step_seconds < 0.8 * before
+
+
 def test_chains_and_large_graphs_and_machines_are_not_refined(library, monkeypatch):
     chain, towers = build_model("mlp-tiny", 20, 1), parse_graph(TWO_TOWERS)
     assert not is_branched(chain)
@@ -109,8 +119,8 @@ def test_two_graphs_are_rewritten_after_the_first_annealing(library, monkeypatch
     monkeypatch.setattr(refining, "_annealed", begun)
     monkeypatch.setattr(refining, "BEHIND", 2.0)
     planned(library, graph, machine=machine)
-    before, first, second, after, *_ = steps
-    assert before is after is None
+    short, before, first, second, after, *_ = steps
+    assert short is before is after is None
     assert graph in (first, second)
     assert len({first, second, None}) == 3
 
@@ -165,14 +175,16 @@ def test_refinement_goes_on_while_it_may_gain(annealed, often, rewritten, expect
     done: list[str] = []
     seconds = {"A": iter(annealed), "R": iter(rewritten)}
 
-    def works(kind: str) -> list[Any]:
+    def works(kind: str, *given: Any) -> list[Any]:
+        if refining.SOON in given:
+            return []
         done.append(kind)
         taken = next(seconds[kind])
         return [Outcome(taken, often)]
 
     monkeypatch.setattr(refining, "_starts", lambda *_: [])
-    monkeypatch.setattr(refining, "_annealed", lambda *_: works("A"))
-    monkeypatch.setattr(refining, "_all_rewritten", lambda *_: works("R"))
+    monkeypatch.setattr(refining, "_annealed", partial(works, "A"))
+    monkeypatch.setattr(refining, "_all_rewritten", partial(works, "R"))
     nothing: Any = None
     given = parse_graph(TWO_TOWERS), nothing, MACHINE, Teller(), Rewriting(nothing, nothing)
     refining.refine(*given, work=WORK)
