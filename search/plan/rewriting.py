@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from math import inf
 from typing import TypeVar
 
@@ -69,6 +68,8 @@ which a graph is larger than the fastest."""
 T = TypeVar("T")
 _Key = tuple[str, tuple[str, ...]]
 """An application: the name of its rule, and the ids of the values that it replaces."""
+_Application = tuple[_Key, Applied, Graph]
+"""An application, with its key and the graph that it leads to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +96,7 @@ class RewrittenPlan:
 
 
 _Found = tuple[RewrittenPlan, dict[Graph, RewrittenPlan]]
+"""The fastest plan, and all from which the search went on, by graph."""
 
 
 @dataclass(eq=False)
@@ -174,35 +176,33 @@ class RefinedRewriter:
         first, *others = best
         plan = self._plan(now, first)
         for other in others:
-            for each in self._again(plan, other.key):
-                made = self._neighbour(plan, *each)
+            again = self._again(plan, other.key)
+            if again is not None:
+                made = self._neighbour(plan, *again)
                 made.lane.run()
                 plan = self._plan(plan, made) if made.seconds < plan.seconds else plan
         return plan
 
-    def _again(self, now: RewrittenPlan, key: _Key) -> list[tuple[_Key, Applied, Graph]]:
-        """The application of a key on another graph, if it is possible there."""
+    def _again(self, now: RewrittenPlan, key: _Key) -> _Application | None:
+        """The application of a key to another graph, if it is possible there."""
         ids, (_, at) = now.derivation.ids, key
         nodes = (n for n in now.choice.graph.operators if any(ids[v] in at for v in n.outputs))
-        found = (each for each in self._applied(now, nodes) if each[0] == key)
-        return [*islice(found, 1)]
+        return next((each for each in self._applied(now, nodes) if each[0] == key), None)
 
     def _plan(self, before: RewrittenPlan, made: _Neighbour) -> RewrittenPlan:
         scribe = Scribe.after(before.derivation)
         scribe.follow(before.choice.graph, made.applied)
         return RewrittenPlan(made.lane.best, made.seconds, scribe.derivation)
 
-    def _applications(self, now: RewrittenPlan) -> list[tuple[_Key, Applied, Graph]]:
-        """The applications that are new or promising, each with the graph that it leads to."""
-        by_rule: dict[Rule, dict[Graph, tuple[_Key, Applied, Graph]]] = defaultdict(dict)
+    def _applications(self, now: RewrittenPlan) -> list[_Application]:
+        """The applications that are new or promising, at most one for each rule and graph."""
+        by_rule: dict[Rule, dict[Graph, _Application]] = defaultdict(dict)
         for each in self._applied(now, now.choice.graph.operators):
             _, applied, made = each
             by_rule[applied.rule].setdefault(made, each)
         return [each for made in by_rule.values() for each in _some([*made.values()])]
 
-    def _applied(
-        self, now: RewrittenPlan, nodes: Iterable[Node]
-    ) -> Iterator[tuple[_Key, Applied, Graph]]:
+    def _applied(self, now: RewrittenPlan, nodes: Iterable[Node]) -> Iterator[_Application]:
         """The applications at some operators that are new or promising."""
         graph, ids = now.choice.graph, now.derivation.ids
         for node in nodes:
