@@ -170,12 +170,10 @@ def _all_rewritten(
     rewriters = [
         RefinedRewriter(own.trial, own.tried.choice, own.tried.seconds, *given) for own in refined
     ]
-    made: list[list[_Start]] = []
     try:
-        phases = refined[0].trial.phases
-        phases.timed("refining", lambda: run_side_by_side(rewriters))
+        refined[0].trial.phases.timed("refining", lambda: run_side_by_side(rewriters))
     finally:
-        made += [_rewritten(one, rewriting, others) for one in rewriters]
+        made = [_rewritten(one, rewriting, others) for one in rewriters]
     by_graph: dict[Graph, _Start] = {}
     for start in [*(starts[0] for starts in made), *made[0][1:]]:
         by_graph.setdefault(start.trial.graph, start)

@@ -69,9 +69,7 @@ def test_lanes_find_what_annealings_in_a_row_find(chooser, monkeypatch):
 def test_a_lane_whose_process_died_runs_here(chooser, monkeypatch):
     apart, whole = lanes_of(chooser), lanes_of(chooser)
     run_side_by_side(whole)
-    monkeypatch.setattr(
-        processes, "_run", lambda jobs, results: os.kill(os.getpid(), signal.SIGKILL)
-    )
+    monkeypatch.setattr(processes, "_run", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     run_side_by_side(apart)
     assert [c.mappings for c in bests(apart)] == [c.mappings for c in bests(whole)]
 
