@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pcg.graph.graph import Graph, Value
 from pcg.machine import Link
@@ -28,30 +29,46 @@ from substitutions.rules.concrete.rooted import RootedRules
 from substitutions.rules.match import build, matches_at
 
 
+class _Way(NamedTuple):
+    """How a tensor crosses. ``parts``: None if it arrives whole; ``seconds``: those of both ends
+    together."""
+
+    parts: TransferParts | None
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Crossings:
     """Chooses how tensors arrive at a stage. ``cost``: of the whole machine."""
 
     cost: CostModel
-    _known: Memo[tuple[Layout, Layout], TransferParts | None] = field(
-        init=False, repr=False, default_factory=Memo[tuple[Layout, Layout], "TransferParts | None"]
+    _known: Memo[tuple[Layout, Layout], _Way] = field(
+        init=False, repr=False, default_factory=Memo[tuple[Layout, Layout], _Way]
     )
 
     def best(self, source: Layout, wanted: Layout) -> TransferParts | None:
         """The parts in which a tensor crosses fastest; None if whole is as fast."""
+        return self._way(source, wanted).parts
+
+    def seconds(self, source: Layout, wanted: Layout) -> float:
+        """The seconds that both stages together are busy with a tensor that crosses fastest."""
+        return self._way(source, wanted).seconds
+
+    def _way(self, source: Layout, wanted: Layout) -> _Way:
         pair = source.one_slice or source, wanted.one_slice or wanted
         return self._known.get(pair, lambda: self._best(*pair))
 
-    def _best(self, source: Layout, wanted: Layout) -> TransferParts | None:
-        source = layout_of_sums(source, wanted) or source
-        best, least = None, 2 * self._seconds(source, wanted)
+    def _best(self, source: Layout, wanted: Layout) -> _Way:
+        sums = layout_of_sums(source, wanted) or source
+        summing = 0.0 if sums is source else self._seconds(source, sums)
+        best = _Way(None, summing + 2 * self._seconds(sums, wanted))
         for how in _ways(wanted):
-            between = layout_in_parts(source, wanted, how)
+            between = layout_in_parts(sums, wanted, how)
             if between is not None:
                 gather = self._seconds(between, wanted)
-                taken = 2 * self._seconds(source, between) + gather
-                if taken < least:
-                    best, least = how, taken
+                taken = summing + 2 * self._seconds(sums, between) + gather
+                if taken < best.seconds:
+                    best = _Way(how, taken)
         return best
 
     def _seconds(self, source: Layout, target: Layout) -> float:

@@ -73,9 +73,12 @@ class GroupStrategies:
 
 @dataclass(frozen=True, eq=False)
 class MicroResharding:
-    """Seconds of the resharding of a tensor from its maker to a reader. ``times``: 2 if its
-    gradient moves back, otherwise 1; ``repeated``: whether it is done for every micro-batch."""
+    """Seconds of the resharding of a tensor from its maker to a reader. ``position``: that of the
+    operand at its reader; ``times``: 2 if its gradient moves back, otherwise 1; ``repeated``:
+    whether it is done for every micro-batch."""
 
+    value: Value
+    position: int
     source: int
     target: int
     seconds: PairTable
@@ -311,7 +314,8 @@ class MicroBatches:
                     ends = number[value.node], number[node]
                     back = 2.0 if position in duties.needs else 1.0
                     repeated = self.streams_through(value.node)
-                    reshardings.append(MicroResharding(*ends, pairs, back, repeated))
+                    given = value, position, *ends, pairs, back, repeated
+                    reshardings.append(MicroResharding(*given))
             costs.append(self._costs_of(node, duties))
         return costs, reshardings
 

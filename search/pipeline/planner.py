@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import TypeVar
 
@@ -20,12 +20,13 @@ from search.choices import IndexRole, Recompute
 from search.cost.cost import SGD, CostModel
 from search.cost.efficiency import Speed
 from search.cost.planned import NoPlanInTime, Planned, SearchReport, Stop
-from search.cost.progress import OutOfTime, Phases, Teller, check_time, now
+from search.cost.progress import OutOfTime, Phases, Teller, now
 from search.map.rules.cuts import Cuts
 from search.map.space.allow import by_roles, everything
-from search.pipeline.built.moves import FEW_DEVICES, BoundMoves
-from search.pipeline.built.orders import reorderings
+from search.pipeline.built.moves import FEW_DEVICES
 from search.pipeline.built.pricer import BuiltPipeline, PipelinePricer, fastest
+from search.pipeline.crossing import Crossings
+from search.pipeline.improving import PipelineImprover
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import (
     Outline,
@@ -52,20 +53,16 @@ OUTLINING = 2 / 3
 """The largest fraction of the time that is spent on outlines, if there are any."""
 FAR = 1.2
 """For a deep model, a pipeline is not built if its estimate is this many times the time of one that
-was built and fits: building takes long, and estimates are better than that. Only pipelines are
-refined that take at most this many times the time that they have to beat."""
+was built and fits: building takes long, and estimates are better than that."""
 NEAR = 1.5
 """For other models, a pipeline is built even if its estimate is up to this many times the time that
-it has to beat, and improved if it takes no longer than that once it is built. Estimates know of no
-pass for weights, nor of improvements."""
+it has to beat. Estimates know of no pass for weights, nor of improvements."""
 MOST_BUILT = 8
 """The most pipelines that are built until one fits, separately with and without recomputation."""
 TIGHT = 0.5
 """Memory is short if a pipeline that is built takes more than this fraction of it."""
 MORE = 1.5
 """The factor on the memory for outlines of small models that may fit once they are built."""
-WORK = 200_000
-"""The most steps of all counts of memory, added up, to recompute less."""
 MOST_AGAIN = 3
 """The most times that outlines are made again with less memory."""
 
@@ -97,6 +94,10 @@ class PipelinePlanner:
     brief: bool = False
     """Whether pipelines are improved only if one is faster than ``faster_than`` before."""
     _phases: Phases = field(init=False, default_factory=Phases)
+    _crossings: Crossings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._crossings = Crossings(self._cost(self.machine))
 
     def plan(self, name: str, graph: Graph) -> Planned:
         """Return the plan. Raises NegativeAnswer if there is none."""
@@ -141,13 +142,14 @@ class PipelinePlanner:
         if not built:
             raise KeyboardInterrupt if first == "interrupted" else OutOfTime
         is_faster = any(one.fits and one.seconds < self.faster_than for one in built)
-        is_small = self.machine.devices <= FEW_DEVICES and (is_faster or not self.brief)
+        is_brief = self.brief and not is_faster
+        is_small = self.machine.devices <= FEW_DEVICES and not is_brief
         if then == "exhausted" and is_small and len(source.graph.operators) <= FEW_OPERATORS:
             self._with_more_memory(source, cuts, built)
             self._with_less_memory(source, cuts, built)
-            then = self._improved(built)
-        if then == "exhausted" and is_small:
-            then = self._refined(built)
+        if then == "exhausted":
+            improver = PipelineImprover(self._pricer, self.faster_than, built, is_brief)
+            then = _ended(improver.improve, lambda: True)
         late = {"interrupted": 2, "time": 1, "exhausted": 0}
         return max(first, then, key=lambda stop: late[stop])
 
@@ -247,47 +249,6 @@ class PipelinePlanner:
                 best, self._phases.has_plan = min(best, built.seconds), True
             yield built
 
-    def _improved(self, built: list[BuiltPipeline]) -> Stop:
-        """Look for faster pipelines around those that are nearly as fast as the best that fits, and
-        add them to ``built``. Returns why it ended."""
-        pricer = self._pricer
-
-        def price(one: Outline) -> float:
-            check_time()
-            kind = "zb-h1" if self._may_put_off(one) else self.kind
-            built.append(pricer.built(replace(one, kind=kind)))
-            return built[-1].seconds if built[-1].fits else inf
-
-        # The memory of chunks is counted once they are built.
-        moves = BoundMoves(price, more_chunks=self.kind == "1f1b")
-        fitting = min((one.seconds for one in built if one.fits), default=inf)
-        most = NEAR * min(self.faster_than, fitting)
-        # A pipeline that does not fit may do so with other bounds or more chunks.
-        near = sorted((one for one in built if one.seconds <= most), key=lambda one: one.seconds)
-        return _collected((moves.improve(one.outline) for one in near), [], lambda: True)
-
-    def _refined(self, built: list[BuiltPipeline]) -> Stop:
-        """Refine the best pipeline that fits, unless it is far slower than what it has to beat, and
-        add the results to ``built``. Returns why it ended."""
-        best = fastest(built)
-        if best is None or best.seconds > FAR * self.faster_than:
-            return "exhausted"
-        return _collected(self._refinements(best), built, lambda: True)
-
-    def _refinements(self, given: BuiltPipeline) -> Iterator[BuiltPipeline]:
-        """Yield a pipeline with less recomputation, and then in better orders of issue, if they are
-        faster."""
-        pricer = self._pricer
-        less = pricer.recomputing_less(given, WORK)
-        if less is not given:
-            yield less
-        yield from reorderings(less, pricer.reordered)
-
-    def _may_put_off(self, one: Outline) -> bool:
-        """Whether a pipeline may have a pass for weights."""
-        is_plain = one.sparing == PLAIN and one.interleave == 1
-        return self.kind == "1f1b" and is_plain and one.stages > 1
-
     def _best(self, name: str, built: Sequence[BuiltPipeline]) -> BuiltPipeline:
         best = fastest(built)
         if best is None:
@@ -296,7 +257,7 @@ class PipelinePlanner:
 
     @property
     def _pricer(self) -> PipelinePricer:
-        given = self._cost(self.machine), self.kind, self.recompute
+        given = self._crossings, self.kind, self.recompute
         return PipelinePricer(*given, self._phases, self.teller)
 
     def _cost(self, machine: Machine) -> CostModel:
@@ -343,11 +304,20 @@ def _ranked(outlines: Sequence[Outline]) -> list[Outline]:
 
 
 def _collected(results: Iterator[T], known: list[T], is_enough: Callable[[], bool]) -> Stop:
-    """Append results to ``known`` until there are no more, time is up, or the user interrupts.
-    Returns which it was. Raises KeyboardInterrupt if the results so far are not enough."""
-    try:
+    """Append results to ``known`` until there are no more, or as ``_ended`` says."""
+
+    def collect() -> None:
         for one in results:
             known.append(one)  # results so far are kept if this is interrupted
+
+    return _ended(collect, is_enough)
+
+
+def _ended(work: Callable[[], None], is_enough: Callable[[], bool]) -> Stop:
+    """Work until it is done, time is up, or the user interrupts. Returns which it was. Raises
+    KeyboardInterrupt if the results so far are not enough."""
+    try:
+        work()
     except OutOfTime:
         return "time"
     except KeyboardInterrupt:

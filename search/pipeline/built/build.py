@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pcg.graph.graph import Graph, Node, Value
 from pcg.placement.in_parts import TransferParts
@@ -69,6 +70,40 @@ def placed(
     return _Builder(batches, chosen, bounds, interleave, sharded, crossings).run()
 
 
+@dataclass(frozen=True)
+class StageCutter:
+    """Slices and cuts operators on the devices of a stage."""
+
+    batches: MicroBatches
+
+    def cut(
+        self,
+        node: Node,
+        inputs: Sequence[Value],
+        strategy: Strategy,
+        first: int,
+        ways: Sequence[TransferParts | None] | None = None,
+        scribe: Scribe | None = None,
+    ) -> tuple[tuple[Value, ...], Node, MachineView]:
+        """Cut an operator by its template, on the devices from ``first`` on. Returns the values
+        that stand for its outputs, the operator on blocks, and its machine view. ``ways``: the
+        parts in which its operands arrive, if they do; ``scribe``: if given, writes the derivation
+        down."""
+        parts = tuple(ways or WHOLE * len(inputs))
+
+        def cut(made: Node) -> CutNode:
+            return _Slicing(self.batches, self._builder).cut(node, made, strategy, parts)
+
+        kind = self.batches.spaces.kind(node), strategy, parts
+        outer, inner, placed = self.batches.templates.cut(kind, node, inputs, cut, _behind, scribe)
+        mesh = self.batches.spaces.mesh
+        return outer, inner, placed.view(mapping_of(strategy, first, mesh.primes, mesh.strides))
+
+    @cached_property
+    def _builder(self) -> Builder:
+        return Builder(self.batches.spaces)
+
+
 @dataclass
 class _Builder:
     batches: MicroBatches
@@ -81,10 +116,10 @@ class _Builder:
     """Writes the derivation down, if given."""
     _views: dict[Node, MachineView] = field(init=False, default_factory=dict[Node, MachineView])
     _new: dict[Value, Value] = field(init=False, default_factory=dict[Value, Value])
-    _cutter: Builder = field(init=False)
+    _cutter: StageCutter = field(init=False)
 
     def __post_init__(self) -> None:
-        self._cutter = Builder(self.batches.spaces)
+        self._cutter = StageCutter(self.batches)
 
     def run(self) -> PlacedGraph:
         graph = self.batches.streams.graph
@@ -116,34 +151,12 @@ class _Builder:
     def _operator(self, node: Node, strategy: Strategy, first: int) -> None:
         """Cut an operator by its strategy, on the devices from ``first`` on."""
         inputs = tuple(self._new[value] for value in node.inputs)
-        outer, inner, view = self._templated(node, inputs, strategy, first, WHOLE * len(inputs))
+        outer, inner, view = self._cutter.cut(node, inputs, strategy, first)
         ways = self._ways(node, inputs, inner, view)
         if any(ways) or self.scribe is not None:
-            parts = inputs, strategy, first, ways
-            outer, inner, view = self._templated(node, *parts, self.scribe)
+            outer, inner, view = self._cutter.cut(node, inputs, strategy, first, ways, self.scribe)
         self._new.update(zip(node.outputs, outer, strict=True))
         self._views[inner] = view
-
-    def _templated(
-        self,
-        node: Node,
-        inputs: tuple[Value, ...],
-        strategy: Strategy,
-        first: int,
-        ways: tuple[TransferParts | None, ...],
-        scribe: Scribe | None = None,
-    ) -> tuple[tuple[Value, ...], Node, MachineView]:
-        """Cut an operator by its template. Returns the values that stand for its outputs, the
-        operator on blocks, and its machine view. ``ways``: the parts in which its operands arrive;
-        ``scribe``: if given, writes the derivation down."""
-
-        def cut(made: Node) -> CutNode:
-            return _Slicing(self.batches, self._cutter).cut(node, made, strategy, ways)
-
-        kind = self.batches.spaces.kind(node), strategy, ways
-        outer, inner, placed = self.batches.templates.cut(kind, node, inputs, cut, _behind, scribe)
-        mesh = self.batches.spaces.mesh
-        return outer, inner, placed.view(mapping_of(strategy, first, mesh.primes, mesh.strides))
 
     def _ways(
         self, node: Node, inputs: tuple[Value, ...], inner: Node, view: MachineView

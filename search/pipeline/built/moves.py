@@ -19,11 +19,15 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 from math import inf
 
-from search.pipeline.outline import Outline, OutlineKey, with_chunks
+from search.pipeline.outline import ByStage, Outline, OutlineKey, with_chunks
 
 FEW_DEVICES = 24
 """The most devices for which pipelines of few operators are improved. Building one takes
 milliseconds."""
+
+
+_Key = tuple[OutlineKey, ByStage]
+"""The key of a pipeline, and its strategies."""
 
 
 @dataclass
@@ -34,7 +38,7 @@ class BoundMoves:
     price: Callable[[Outline], float]
     more_chunks: bool
     """Whether stages may get more chunks."""
-    _priced: dict[OutlineKey, float] = field(init=False, default_factory=dict[OutlineKey, float])
+    _priced: dict[_Key, float] = field(init=False, default_factory=dict[_Key, float])
 
     def improve(self, one: Outline) -> float:
         """Seconds of the best pipeline that is found from a given one."""
@@ -61,9 +65,10 @@ class BoundMoves:
             seconds, one = least, other
 
     def _seconds(self, one: Outline) -> float:
-        if one.key not in self._priced:
-            self._priced[one.key] = self.price(one)
-        return self._priced[one.key]
+        key = one.key, one.choices
+        if key not in self._priced:
+            self._priced[key] = self.price(one)
+        return self._priced[key]
 
 
 def moved(one: Outline) -> Iterator[Outline]:

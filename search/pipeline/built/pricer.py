@@ -71,14 +71,19 @@ def fastest(built: Iterable[BuiltPipeline]) -> BuiltPipeline | None:
 
 @dataclass
 class PipelinePricer:
-    """Builds and prices pipelines. ``cost``: of the whole machine; ``kind``: the schedule of those
-    that don't put off the gradients of weights."""
+    """Builds and prices pipelines. ``crossings``: how tensors arrive at a stage; ``kind``: the
+    schedule of those that don't put off the gradients of weights."""
 
-    cost: CostModel
+    crossings: Crossings
     kind: ScheduleKind
     recompute: Recompute
     phases: Phases
     teller: Teller
+
+    @property
+    def cost(self) -> CostModel:
+        """The cost model of the whole machine."""
+        return self.crossings.cost
 
     def built(self, outline: Outline) -> BuiltPipeline:
         """The pipeline of an outline."""
@@ -121,8 +126,8 @@ class PipelinePricer:
         self, one: Outline
     ) -> tuple[MicroBatches, GroupStrategies, tuple[int, ...], int, int, Crossings]:
         """The arguments of ``build`` for an outline."""
-        parts, crossings = one.sparing.parts, Crossings(self.cost)
-        return one.batches, one.chosen, one.bounds, one.interleave, parts, crossings
+        parts = one.sparing.parts
+        return one.batches, one.chosen, one.bounds, one.interleave, parts, self.crossings
 
     def _fastest(
         self, outline: Outline, made: PlacedGraph, steps: Schedule, kind: ScheduleKind

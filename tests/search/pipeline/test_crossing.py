@@ -110,8 +110,9 @@ def test_plans_by_hand_cross_stages_in_parts_by_a_rule(library):
 
 
 def test_pipelines_of_the_search_cross_stages_in_parts(library):
-    """Pipelines that do not cut the batch."""
-    roles = frozenset({IndexRole.MODEL, IndexRole.HEAD, IndexRole.REDUCTION})
+    """Pipelines that cut neither the batch nor a sequence. If they may, the operators behind a
+    bound read parts, which arrive one by one."""
+    roles = frozenset({IndexRole.HEAD, IndexRole.REDUCTION})
     machine = two_nodes(1e9)
     planner = PipelinePlanner(machine, library, dimensions=roles)
     graph = graph_of(Gpt(2, 1024, 8, 64, 12, dropout=0.0), 8)
