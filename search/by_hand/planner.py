@@ -31,7 +31,7 @@ from search.map.building import Builder, Cut
 from search.map.choose.choosing import Chooser
 from search.map.rules.cuts import Cuts
 from search.map.space.axes import Mesh
-from search.pipeline.built.build import build
+from search.pipeline.built.build import PipelineParts
 from search.pipeline.built.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
@@ -147,8 +147,8 @@ class HandPlanner:
         bounds = _bounds(source.graph, blocks, degrees.pipeline * degrees.interleave)
         parts = degrees.data(self.machine.devices) if degrees.sharded else 1
         whole = self._cost(self.machine)
-        crossings = Crossings(whole)
-        cut = build(batches, batches.choose(), bounds, degrees.interleave, parts, crossings)
+        given = batches, batches.choose(), bounds, degrees.interleave, parts, Crossings(whole)
+        cut = PipelineParts(*given).derived()
         steps = cut.schedule()
         again = self._recomputed(source.graph, blocks, list(cut.views))
         groups = StageGroups(degrees.pipeline, size, degrees.micro_batches, degrees.interleave)

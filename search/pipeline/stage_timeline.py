@@ -159,7 +159,7 @@ def pipeline_run(
     ``remade`` are recomputed."""
     size = cost.machine.devices // pipeline.stages
     groups = StageGroups(pipeline.stages, size, pipeline.micro_batches, pipeline.interleave)
-    runs = stage_runs(steps, cost, groups, remade, pipeline.schedule)
+    runs = tuple(stage_runs(steps, cost, groups, remade, pipeline.schedule))
     return PipelineRun(groups, pipeline, runs)
 
 

@@ -26,6 +26,7 @@ from search.cost.progress import OutOfTime, Phases, now
 from search.map.choose.choosing import Choice
 from search.map.rules.cuts import Cuts
 from search.pipeline.built.pricer import BuiltPipeline, PipelinePricer, fastest
+from search.pipeline.crossing import Crossings
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import Outline, micro_batch_counts, stage_counts
 from search.pipeline.streams import Streams, streams
@@ -244,7 +245,9 @@ class StagedSearch:
 
     def _pricer(self, phases: Phases) -> PipelinePricer:
         setting = self.setting
-        return PipelinePricer(setting.cost(), "1f1b", setting.recompute, phases, setting.teller)
+        return PipelinePricer(
+            Crossings(setting.cost()), "1f1b", setting.recompute, phases, setting.teller
+        )
 
 
 def _rank(made: PricedChoice) -> tuple[int, float]:

@@ -27,7 +27,7 @@ from search.cost.cost import CostModel
 from search.cost.liveness import liveness
 from search.cost.memory import peak_memory
 from search.map.rules.cuts import Cuts
-from search.pipeline.built.build import build
+from search.pipeline.built.build import PipelineParts
 from search.pipeline.built.price import StageGroups, stage_bytes
 from search.pipeline.micro import MicroBatches
 from search.pipeline.streams import streams
@@ -182,7 +182,7 @@ def test_recomputed_tensors_are_held_for_one_micro_batch_only():
     cost = CostModel(machine)
     source = streams(graph, library())
     batches = MicroBatches(source, cost, Cuts.of_rules(library().concrete(source.graph)), 4)
-    cut = build(batches, batches.choose(), (0, len(batches.nodes)))
+    cut = PipelineParts(batches, batches.choose(), (0, len(batches.nodes))).derived()
     plan = plan_of(graph, cut.graph, cut.views, 1, 4, devices=1)
     steps, groups = schedule(plan.graph, plan.views), StageGroups(1, 1, 4)
     beside: list[int] = []

@@ -40,34 +40,29 @@ WHOLE = (None,)
 """No operand arrives in parts."""
 
 
-def build(
-    batches: MicroBatches,
-    chosen: GroupStrategies,
-    bounds: Sequence[int],
-    interleave: int = 1,
-    sharded: int = 1,
-    crossings: Crossings | None = None,
-) -> Cut:
-    """Build a pipeline with its derivation from the model. The operators between two bounds are one
-    chunk of a stage, and each stage has its own group of devices. ``interleave``: the number of
-    chunks of each stage; ``sharded``: the most parts in which weights are stored; ``crossings``:
-    chooses how tensors arrive at a stage, by default whole."""
-    scribe = Scribe.after(batches.streams.unfolding)
-    given = batches, chosen, bounds, interleave, sharded, crossings
-    made = _Builder(*given, scribe).run()
-    return Cut(made.graph, made.views, tuple(scribe.steps))
+@dataclass(frozen=True)
+class PipelineParts:
+    """The parts of which a pipeline is built. The operators between two bounds are one chunk of a
+    stage, and each stage has its own group of devices. ``interleave``: the number of chunks of each
+    stage; ``sharded``: the most parts in which weights are stored; ``crossings``: chooses how
+    tensors arrive at a stage, by default whole."""
 
+    batches: MicroBatches
+    chosen: GroupStrategies
+    bounds: Sequence[int]
+    interleave: int = 1
+    sharded: int = 1
+    crossings: Crossings | None = None
 
-def placed(
-    batches: MicroBatches,
-    chosen: GroupStrategies,
-    bounds: Sequence[int],
-    interleave: int = 1,
-    sharded: int = 1,
-    crossings: Crossings | None = None,
-) -> PlacedGraph:
-    """Build the same graph without its derivation, which is far faster."""
-    return _Builder(batches, chosen, bounds, interleave, sharded, crossings).run()
+    def placed(self) -> PlacedGraph:
+        """Build the graph of the pipeline."""
+        return _Builder(self).run()
+
+    def derived(self) -> Cut:
+        """Build the same graph with its derivation from the model, which takes far longer."""
+        scribe = Scribe.after(self.batches.streams.unfolding)
+        made = _Builder(self, scribe).run()
+        return Cut(made.graph, made.views, tuple(scribe.steps))
 
 
 @dataclass(frozen=True)
@@ -106,12 +101,7 @@ class StageCutter:
 
 @dataclass
 class _Builder:
-    batches: MicroBatches
-    chosen: GroupStrategies
-    bounds: Sequence[int]
-    interleave: int
-    sharded: int
-    crossings: Crossings | None
+    parts: PipelineParts
     scribe: Scribe | None = None
     """Writes the derivation down, if given."""
     _views: dict[Node, MachineView] = field(init=False, default_factory=dict[Node, MachineView])
@@ -121,28 +111,33 @@ class _Builder:
     def __post_init__(self) -> None:
         self._cutter = StageCutter(self.batches)
 
+    @property
+    def batches(self) -> MicroBatches:
+        return self.parts.batches
+
     def run(self) -> PlacedGraph:
-        graph = self.batches.streams.graph
+        graph, sharded = self.batches.streams.graph, self.parts.sharded
         number = {node: i for i, node in enumerate(self.batches.nodes)}
         for node in graph.nodes:
             check_time()
             if node.is_leaf:
                 self._new[node.value()] = node.value()
                 continue
-            self._operator(node, self.chosen.strategies[number[node]], self._first(number[node]))
+            strategy = self.parts.chosen.strategies[number[node]]
+            self._operator(node, strategy, self._first(number[node]))
         outputs = tuple(self._new[value] for value in graph.outputs)
         made = PlacedGraph(Graph(outputs), self._views)
-        if self.sharded == 1:
+        if sharded == 1:
             return made
         weights = {leaf.leaf.name for leaf in graph.leaves}
         parting = self.batches.spaces.cuts.parting
-        return fully_sharded(made, weights, self.sharded, parting, self.scribe)
+        return fully_sharded(made, weights, sharded, parting, self.scribe)
 
     def _first(self, number: int) -> int:
         """The first device of the stage of an operator."""
-        stages = (len(self.bounds) - 1) // self.interleave
-        stage = (bisect_right(self.bounds, number) - 1) % stages
-        return stage * self.batches.cost.machine.devices
+        bounds = self.parts.bounds
+        stages = (len(bounds) - 1) // self.parts.interleave
+        return (bisect_right(bounds, number) - 1) % stages * self.batches.cost.machine.devices
 
     def _stage_of(self, view: MachineView) -> int:
         """The stage in whose group a view lies."""
@@ -165,7 +160,7 @@ class _Builder:
         only sliced operands from other stages have parts. An operand that is read twice arrives
         once."""
         ways: dict[Value, TransferParts | None] = dict.fromkeys(inputs)
-        if self.crossings is None or node not in self.batches.streams.axes:
+        if self.parts.crossings is None or node not in self.batches.streams.axes:
             return WHOLE * len(inputs)
         stage = self._stage_of(view)
         for position, value in enumerate(inputs):
@@ -176,7 +171,7 @@ class _Builder:
             if self._stage_of(there) != stage:
                 layout = output_layout(source.node, source.port, there)
                 wanted = operand_layout(inner, position, view)
-                ways[value] = self.crossings.best(layout, wanted)
+                ways[value] = self.parts.crossings.best(layout, wanted)
         return tuple(ways[value] for value in inputs)
 
 

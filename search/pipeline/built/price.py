@@ -129,13 +129,13 @@ def stage_seconds(
     remade: Collection[Node] = (),
     kind: ScheduleKind = "1f1b",
 ) -> tuple[StageSeconds, ...]:
-    """The work of each chunk of a schedule, in the order in which data flows. ``cost``: of the
-    whole machine. The results of ``remade`` are recomputed."""
+    """The work of each chunk of a schedule, in the order in which data flows. The arguments are
+    those of ``stage_runs``."""
     # The runs of a stage are large, and are dropped before those of the next stage are made.
     chunks = range(groups.interleave)
     stages = [
         [stage.chunk_seconds(chunk) for chunk in chunks]
-        for stage in _each_stage(steps, cost, groups, remade, kind)
+        for stage in stage_runs(steps, cost, groups, remade, kind)
     ]
     return tuple(stage[chunk] for chunk in chunks for stage in stages)
 
@@ -151,20 +151,9 @@ def stage_runs(
     groups: StageGroups,
     remade: Collection[Node] = (),
     kind: ScheduleKind = "1f1b",
-) -> tuple[StageRuns, ...]:
-    """The simulated work of each stage of a schedule. The arguments are those of
-    ``stage_seconds``."""
-    return tuple(_each_stage(steps, cost, groups, remade, kind))
-
-
-def _each_stage(
-    steps: Schedule,
-    cost: CostModel,
-    groups: StageGroups,
-    remade: Collection[Node],
-    kind: ScheduleKind,
 ) -> Iterator[StageRuns]:
-    """The simulated work of each stage, one after the other."""
+    """The simulated work of each stage of a schedule, one after the other. ``cost``: of the whole
+    machine. The results of ``remade`` are recomputed."""
     passed = gradients(steps)
     chunks = chunks_on(steps, groups)
     done = recomputed_steps(

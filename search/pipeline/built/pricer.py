@@ -29,11 +29,10 @@ from search.cost.units import (
 )
 from search.map.building import Cut
 from search.map.rules.fully_sharded import PlacedGraph
-from search.pipeline.built.build import build, placed
+from search.pipeline.built.build import PipelineParts
 from search.pipeline.built.price import StageGroups, chunks_on, stage_bytes, stage_seconds
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
-from search.pipeline.micro import GroupStrategies, MicroBatches
 from search.pipeline.outline import Outline
 from search.pipeline.tries import PLAIN_FIRST
 from search.refine.kept_units import KeptUnits
@@ -87,7 +86,7 @@ class PipelinePricer:
 
     def built(self, outline: Outline) -> BuiltPipeline:
         """The pipeline of an outline."""
-        made = self.phases.timed("building", lambda: placed(*self._given(outline)))
+        made = self.phases.timed("building", self._parts(outline).placed)
         steps = self.phases.timed("scheduling", made.schedule)
         # A pass for weights may take more memory than 1F1B, or no less time.
         kinds = dict.fromkeys((outline.kind, self.kind))
@@ -120,14 +119,11 @@ class PipelinePricer:
 
     def derived(self, given: BuiltPipeline) -> Cut:
         """The graph of a pipeline with its derivation from the model."""
-        return replace(build(*self._given(given.outline)), order=given.placed.order)
+        return replace(self._parts(given.outline).derived(), order=given.placed.order)
 
-    def _given(
-        self, one: Outline
-    ) -> tuple[MicroBatches, GroupStrategies, tuple[int, ...], int, int, Crossings]:
-        """The arguments of ``build`` for an outline."""
-        parts = one.sparing.parts
-        return one.batches, one.chosen, one.bounds, one.interleave, parts, self.crossings
+    def _parts(self, one: Outline) -> PipelineParts:
+        shape = one.bounds, one.interleave, one.sparing.parts
+        return PipelineParts(one.batches, one.chosen, *shape, self.crossings)
 
     def _fastest(
         self, outline: Outline, made: PlacedGraph, steps: Schedule, kind: ScheduleKind

@@ -22,38 +22,31 @@ sums, within the solver's gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 
 from pcg.graph.graph import Graph
 from pcg.memo import Memo
-from search.choices import Recompute
-from search.cost.progress import check_time
-from search.map.choose.factors import Factor
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import Outline
 from search.pipeline.stage_batches import alike
-from search.pipeline.stage_memory import PLAIN, Sparing
-from search.pipeline.tries import PLAIN_FIRST, SPARING
+from search.pipeline.stage_memory import Sparing
 from search.planners.alpa.intra import best_places
 from search.planners.alpa.layers import layers
 from search.planners.alpa.stages import best_stages
 from search.planners.common import PlannerSetting
-from search.planners.ilp import HeldBytes, Tally
+from search.planners.ilp import Tally
 from search.planners.row_cuts import operations
-from search.planners.row_prices import RowPrices, StageChoice
-from search.planners.stage_choices import OPEN_GAP, StageChoices
+from search.planners.row_prices import StageChoice
+from search.planners.stage_choices import OPEN_GAP, SolvedLevels, StageChoices, StageProblem
 from search.planners.staged import StagedPlanner, StagedSearch
 
 LAYERS = 8
 """The number of layers of a model, as in the authors' suites; more if there are more stages."""
 TOLERANCE = 1.0
 """The fraction by which a stage may exceed its share of the operations."""
-ROOM = 0.85
-"""The fraction of a device's memory for weights and saved tensors. The rest is for tensors of the
-fullest time alone, which do not add up over operators."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,7 @@ class AlpaPlanner(StagedPlanner):
     micro_batches: tuple[int, ...] | None = None
 
     def search(self, tally: Tally) -> StagedSearch:
-        levels = _Levels(self.setting, self.layers, tally)
+        levels = _Levels(self.setting, tally, self.layers)
         return StagedSearch(self.setting, "alpa", levels, self.micro_batches, self.seconds)
 
 
@@ -86,59 +79,24 @@ class _Layers:
 
 
 @dataclass(frozen=True)
-class _Levels:
+class _Levels(SolvedLevels):
     """Alpa's two levels."""
 
-    setting: PlannerSetting
     layers: int
-    tally: Tally
     _rows: Memo[tuple[int, int], _Layers] = field(
         init=False, default_factory=Memo[tuple[int, int], "_Layers"]
     )
 
-    @property
-    def _limit(self) -> float:
-        return ROOM * self.setting.machine.memory_limit()
+    def places(self, stage: StageProblem) -> Sequence[int] | None:
+        own = slice(stage.first, stage.last)
+        given = stage.prices.spaces[own], stage.prices.colours[own], stage.factors, stage.held
+        return best_places(*given, self.tally, OPEN_GAP)
 
-    def _places(
-        self,
-        prices: RowPrices,
-        first: int,
-        last: int,
-        factors: Sequence[Factor],
-        held: HeldBytes | None,
-    ) -> Sequence[int] | None:
-        own = prices.spaces[first:last], prices.colours[first:last]
-        return best_places(*own, factors, held, self.tally, OPEN_GAP)
-
-    def whole(self, prices: RowPrices) -> Iterator[Sequence[int]]:
-        """The fastest strategies on all devices, and the fastest that fit without recomputation."""
-        for limit in (inf, self._limit):
-            choice = StageChoices(prices, limit, self._places).best(0, len(prices.nodes), 1)
-            if choice is not None:
-                yield choice.places
-
-    def pipelines(self, batches: MicroBatches, prices: RowPrices, stages: int) -> Iterator[Outline]:
-        """The best pipelines without and with recomputation."""
+    def outlined(
+        self, batches: MicroBatches, choices: StageChoices, stages: int, sparing: Sparing
+    ) -> Outline | None:
         graph, count = batches.streams.graph, max(self.layers, stages)
         row = self._rows.get((id(graph), count), lambda: _Layers.of(graph, count))
-        choices, recompute = StageChoices(prices, self._limit, self._places), self.setting.recompute
-        sparings = [PLAIN] if recompute in PLAIN_FIRST else []
-        sparings += [] if recompute is Recompute.NONE else [SPARING[recompute]]
-        for sparing in sparings:
-            check_time()
-            outlined = self._best(batches, choices, stages, row, sparing)
-            if outlined is not None:
-                yield outlined
-
-    def _best(
-        self,
-        batches: MicroBatches,
-        choices: StageChoices,
-        stages: int,
-        row: _Layers,
-        sparing: Sparing,
-    ) -> Outline | None:
         slices, bounds, shares = batches.slices, row.bounds, row.shares
         most = sum(shares) / stages * (1 + TOLERANCE)
 

@@ -16,26 +16,22 @@ the sums over cones, within the solver's gap.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 
-from pcg.machine import Machine
 from pcg.memo import Memo
-from search.choices import Recompute
-from search.cost.progress import check_time
-from search.map.choose.factors import Factor, Places, restricted
+from search.map.choose.factors import Places, restricted
 from search.map.choose.tied import TiedVariables
 from search.pipeline.micro import MicroBatches
 from search.pipeline.outline import Outline
 from search.pipeline.stage_batches import alike
-from search.pipeline.stage_memory import PLAIN, Sparing
-from search.pipeline.tries import PLAIN_FIRST, SPARING
+from search.pipeline.stage_memory import Sparing
 from search.planners.common import PlannerSetting
 from search.planners.ilp import HeldBytes, Solution, Tally, solve
-from search.planners.row_prices import RowPrices, StageChoice, logical_masks
-from search.planners.stage_choices import OPEN_GAP, StageChoices
+from search.planners.row_prices import StageChoice, logical_masks
+from search.planners.stage_choices import OPEN_GAP, SolvedLevels, StageChoices, StageProblem
 from search.planners.staged import StagedPlanner, StagedSearch
 from search.planners.tepdist.cones import Cones, cones, possible
 from search.planners.tepdist.stages import stage_bounds
@@ -45,8 +41,6 @@ MOST_FREE = 60
 alike."""
 SOLVER_SECONDS = 20.0
 """The time limit of one integer program, if its relaxation is not enough."""
-ROOM = 0.85
-"""The fraction of a device's memory for weights and saved tensors."""
 
 
 @dataclass(frozen=True)
@@ -64,59 +58,46 @@ class TepdistPlanner(StagedPlanner):
 
 
 @dataclass(frozen=True)
-class _ConeLevels:
+class _ConeLevels(SolvedLevels):
     """TePDist's levels: stages first, then cones within each."""
 
-    setting: PlannerSetting
-    tally: Tally
     _bounds: Memo[tuple[int, int], tuple[int, ...]] = field(
         init=False, default_factory=Memo[tuple[int, int], tuple[int, ...]]
     )
 
-    @property
-    def _limit(self) -> float:
-        return ROOM * self.setting.machine.memory_limit()
-
-    def whole(self, prices: RowPrices) -> Iterator[Sequence[int]]:
-        """The fastest strategies on all devices, and the fastest that fit without recomputation."""
-        for limit in (inf, self._limit):
-            choice = StageChoices(prices, limit, self._places).best(0, len(prices.nodes), 1)
-            if choice is not None:
-                yield choice.places
-
-    def pipelines(self, batches: MicroBatches, prices: RowPrices, stages: int) -> Iterator[Outline]:
-        """The best pipelines without and with recomputation."""
+    def outlined(
+        self, batches: MicroBatches, choices: StageChoices, stages: int, sparing: Sparing
+    ) -> Outline | None:
         graph = batches.streams.graph
         bounds = self._bounds.get((id(graph), stages), lambda: stage_bounds(graph, stages))
-        choices, recompute = StageChoices(prices, self._limit, self._places), self.setting.recompute
-        sparings = [PLAIN] if recompute in PLAIN_FIRST else []
-        sparings += [] if recompute is Recompute.NONE else [SPARING[recompute]]
-        for sparing in sparings:
-            check_time()
-            outlined = _outlined(self.setting.machine, batches, choices, bounds, sparing)
-            if outlined is not None:
-                yield outlined
+        slices, made = batches.slices, list[StageChoice]()
+        for after, (first, last) in zip(
+            reversed(range(len(bounds) - 1)), pairwise(bounds), strict=True
+        ):
+            choice = choices.best(first, last, min(after + 1, slices), sparing)
+            if choice is None:
+                return None
+            made.append(choice)
+        each = [choice.seconds(sparing, slices) for choice in made]
+        seconds = sum(each) + (slices - 1) * max(each)
+        places = [at for choice in made for at in choice.places]
+        groups = alike(batches, self.setting.machine, len(made))
+        chosen = (batches.chosen(places),) * len(made)
+        return Outline(groups, chosen, bounds, seconds, sparing=sparing)
 
-    def _places(
-        self,
-        prices: RowPrices,
-        first: int,
-        last: int,
-        factors: Sequence[Factor],
-        held: HeldBytes | None,
-    ) -> Sequence[int] | None:
+    def places(self, stage: StageProblem) -> Sequence[int] | None:
         """The places of the strategies of cones with the least sum, on the best logical mesh."""
-        spaces, colours_of = prices.spaces[first:last], prices.colours[first:last]
-        roots = cones(prices.nodes[first:last])
+        prices, own = stage.prices, slice(stage.first, stage.last)
+        spaces, roots = prices.spaces[own], cones(prices.nodes[own])
         best: Solution | None = None
         places: list[int] | None = None
         least = inf
         for split in range(max(spaces[0].strategies.shape[1], 1)):
             masks = logical_masks(spaces, split)
             sizes = [len(mask) for mask in masks]
-            made = Cones.made(roots, sizes, restricted(factors, masks))
-            own = None if held is None else _within(held, masks)
-            solution = solve_cones(made, colours_of, own, least)
+            made = Cones.made(roots, sizes, restricted(stage.factors, masks))
+            held = None if stage.held is None else _within(stage.held, masks)
+            solution = solve_cones(made, prices.colours[own], held, least)
             if solution is not None:
                 best, chosen = solution
                 least = best.seconds
@@ -155,27 +136,3 @@ def solve_cones(
 
 def _within(held: HeldBytes, masks: Sequence[Places]) -> HeldBytes:
     return HeldBytes([own[mask] for own, mask in zip(held.bytes, masks, strict=True)], held.limit)
-
-
-def _outlined(
-    machine: Machine,
-    batches: MicroBatches,
-    choices: StageChoices,
-    bounds: tuple[int, ...],
-    sparing: Sparing,
-) -> Outline | None:
-    """The pipeline of given stages on a machine; None if one of them does not fit."""
-    slices, made = batches.slices, list[StageChoice]()
-    for after, (first, last) in zip(
-        reversed(range(len(bounds) - 1)), pairwise(bounds), strict=True
-    ):
-        choice = choices.best(first, last, min(after + 1, slices), sparing)
-        if choice is None:
-            return None
-        made.append(choice)
-    each = [choice.seconds(sparing, slices) for choice in made]
-    seconds = sum(each) + (slices - 1) * max(each)
-    places = [at for choice in made for at in choice.places]
-    groups = alike(batches, machine, len(made))
-    chosen = (batches.chosen(places),) * len(made)
-    return Outline(groups, chosen, bounds, seconds, sparing=sparing)

@@ -13,7 +13,7 @@ from search.cost.cost import CostModel
 from search.cost.events import usage
 from search.map.rules.cuts import Cuts
 from search.pipeline import tries
-from search.pipeline.built.build import build
+from search.pipeline.built.build import PipelineParts
 from search.pipeline.built.price import StageGroups, stage_bytes, stage_runs, stage_seconds
 from search.pipeline.clock import step_seconds
 from search.pipeline.micro import MicroBatches
@@ -44,7 +44,9 @@ def test_stages_hold_the_saved_tensors_of_all_their_chunks(slices, interleave, l
     machine = load_machine("summit").with_devices(3)
     batches = batches_of(layers(3 * interleave, 96, 64), library, machine.with_devices(1), slices)
     first = [i for i, node in enumerate(batches.nodes) if node.name == "matmul"]
-    cut = build(batches, batches.choose(), (*first, len(batches.nodes)), interleave)
+    cut = PipelineParts(
+        batches, batches.choose(), (*first, len(batches.nodes)), interleave
+    ).derived()
     groups = StageGroups(3, 1, slices, interleave)
     held = stage_bytes(schedule(cut.graph, cut.views), batches.cost, groups, "1f1b")
     weight, micro = 64 * 64 * 4, 96 // slices * 64 * 4
@@ -62,7 +64,7 @@ def test_an_outline_is_estimated_as_it_is_priced(library):
     outlined = interleaved(one)
     assert outlined.interleave > 1
     assert outlined.seconds < one.seconds
-    cut = build(batches, outlined.chosen, outlined.bounds, outlined.interleave)
+    cut = PipelineParts(batches, outlined.chosen, outlined.bounds, outlined.interleave).derived()
     steps, groups = schedule(cut.graph, cut.views), StageGroups(4, 1, 4, outlined.interleave)
     priced = stage_seconds(steps, CostModel(machine), groups)
     assert len(priced) == 4 * outlined.interleave
@@ -133,7 +135,7 @@ def test_pipelines_of_64_stages_with_one_sample_a_micro_batch(interleave, sample
     batches = batches_of(graph, library, machine.with_devices(1), samples)
     first = [i for i, node in enumerate(batches.nodes) if node.name == "matmul"]
     bounds = (0, *first[1:], len(batches.nodes))
-    cut = build(batches, batches.choose(), bounds, interleave)
+    cut = PipelineParts(batches, batches.choose(), bounds, interleave).derived()
     steps, groups = schedule(cut.graph, cut.views), StageGroups(64, 1, samples, interleave)
     cost = CostModel(machine)
     chunks = stage_seconds(steps, cost, groups)

@@ -25,7 +25,7 @@ from search.cost.planned import DataParallelStep, Planned, SearchReport
 from search.cost.simulate import simulate
 from search.map.rules.cuts import Cuts
 from search.pipeline.beside import WithPipelines
-from search.pipeline.built.build import build
+from search.pipeline.built.build import PipelineParts
 from search.pipeline.built.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.built.pricer import BuiltPipeline, PipelinePricer
 from search.pipeline.clock import step_seconds
@@ -60,7 +60,7 @@ def test_one_stage_of_one_micro_batch_takes_the_simulated_time(library):
     machine = load_machine("summit").with_devices(1)
     graph = layers(3, 64, 96)
     batches = batches_of(graph, library, machine, 1)
-    cut = build(batches, batches.choose(), (0, len(batches.nodes)))
+    cut = PipelineParts(batches, batches.choose(), (0, len(batches.nodes))).derived()
     steps = schedule(cut.graph, cut.views)
     (stage,) = stage_seconds(steps, batches.cost, StageGroups(1, 1, 1))
     assert stage.busy(1) == pytest.approx(simulate(steps, batches.cost).step_seconds)
@@ -73,7 +73,7 @@ def test_small_micro_batches_pay_for_every_kernel(library):
     busy: list[float] = []
     for slices in (2, 4):
         batches = batches_of(graph, library, machine, slices)
-        cut = build(batches, batches.choose(), (0, len(batches.nodes)))
+        cut = PipelineParts(batches, batches.choose(), (0, len(batches.nodes))).derived()
         steps = schedule(cut.graph, cut.views)
         (stage,) = stage_seconds(steps, batches.cost, StageGroups(1, 1, slices))
         busy.append(stage.forward)
@@ -91,7 +91,7 @@ def test_an_outline_is_estimated_as_it_is_priced(stages, library):
     batches = batches_of(layers(12, 3072, 1536), library, machine.with_devices(6 // stages), 8)
     outlined = outline(alike(batches, machine, stages), "1f1b", (batches.choose(),) * stages)
     assert outlined is not None
-    cut = build(batches, outlined.chosen, outlined.bounds)
+    cut = PipelineParts(batches, outlined.chosen, outlined.bounds).derived()
     priced = stage_seconds(
         schedule(cut.graph, cut.views), CostModel(machine), StageGroups(stages, 6 // stages, 8)
     )
@@ -105,7 +105,7 @@ def test_early_stages_hold_more_micro_batches(kind, library):
     batches = batches_of(layers(6, 96, 64), library, machine.with_devices(1), 8)
     sliced = [i for i, node in enumerate(batches.nodes) if node.name == "matmul"]
     bounds = (*sliced, len(batches.nodes))
-    cut = build(batches, batches.choose(), bounds)
+    cut = PipelineParts(batches, batches.choose(), bounds).derived()
     steps = schedule(cut.graph, cut.views)
     groups = StageGroups(6, 1, 8)
     held = stage_bytes(steps, batches.cost, groups, kind)

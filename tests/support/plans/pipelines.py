@@ -29,7 +29,7 @@ from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
 from search.cost.cost import CostModel
 from search.map.rules.cuts import Cuts
-from search.pipeline.built.build import build
+from search.pipeline.built.build import PipelineParts
 from search.pipeline.micro import MicroBatches
 from search.pipeline.streams import streams
 from search.report.trace import price_plan
@@ -96,7 +96,7 @@ def in_stages(
     bounds = [count * chunk // chunks for chunk in range(chunks + 1)]
     if drawn is not None:
         bounds = [0, *sorted(drawn.sample(range(1, count), chunks - 1)), count]
-    cut = build(batches, batches.choose(), bounds, interleave)
+    cut = PipelineParts(batches, batches.choose(), bounds, interleave).derived()
     return plan_of(graph, cut.graph, cut.views, stages, slices, kind, devices, interleave)
 
 

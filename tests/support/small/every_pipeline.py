@@ -32,7 +32,7 @@ from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.map.rules.cuts import Cuts
 from search.map.space.axes import Strategy
-from search.pipeline.built.build import placed
+from search.pipeline.built.build import PipelineParts
 from search.pipeline.built.price import StageGroups, stage_bytes, stage_seconds
 from search.pipeline.clock import step_seconds
 from search.pipeline.crossing import Crossings
@@ -190,7 +190,7 @@ class EveryPipeline:
         machine, chunks = self.chain.machine, (len(bounds) - 1) // stages
         cost = self._crossings.cost
         chosen = GroupStrategies(strategies, NOTHING)
-        made = placed(batches, chosen, bounds, chunks, 1, self._crossings)
+        made = PipelineParts(batches, chosen, bounds, chunks, 1, self._crossings).placed()
         steps = schedule(made.graph, made.views)
         groups = StageGroups(stages, machine.devices // stages, batches.slices, chunks)
         kinds: tuple[ScheduleKind, ...] = ("1f1b", "zb-h1") if chunks == 1 < stages else ("1f1b",)

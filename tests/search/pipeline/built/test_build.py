@@ -25,7 +25,7 @@ from pcg.readings.ring import Reals
 from runtime.execute.kernels import run_whole
 from search.cost.cost import CostModel
 from search.map.rules.cuts import Cuts
-from search.pipeline.built.build import build, placed
+from search.pipeline.built.build import PipelineParts
 from search.pipeline.crossing import Crossings
 from search.pipeline.micro import MicroBatches
 from search.pipeline.streams import Streams, streams
@@ -46,7 +46,7 @@ def built(source: Streams, library, slices: int, stages: int):
     batches = MicroBatches(source, cost, Cuts.of_rules(library.concrete(source.graph)), slices)
     count = len(batches.nodes)
     bounds = [count * stage // stages for stage in range(stages + 1)]
-    return batches, build(batches, batches.choose(), bounds)
+    return batches, PipelineParts(batches, batches.choose(), bounds).derived()
 
 
 @pytest.mark.parametrize("name", a_third(MODELS))
@@ -272,7 +272,7 @@ def test_pipeline_of_templates_equals_that_of_its_steps(name, library):
         bounds = [0, *sorted(random.sample(range(1, count), chunks - 1)), count]
         crossings = Crossings(CostModel(machine))
         given = batches, some, bounds, chunks // 2, 1 + turn // 2, crossings
-        made, cut = placed(*given), build(*given)
+        made, cut = PipelineParts(*given).placed(), PipelineParts(*given).derived()
         assert made.graph == cut.graph
         assert made.views == cut.views
         assert [node.types for node in made.graph.nodes] == [n.types for n in cut.graph.nodes]

@@ -20,7 +20,7 @@ from search.choices import Recompute
 from search.cost.cost import CostModel
 from search.cost.progress import Phases, Teller
 from search.map.rules.cuts import Cuts
-from search.pipeline.built.build import placed
+from search.pipeline.built.build import PipelineParts
 from search.pipeline.built.in_stages import chosen_in_stages
 from search.pipeline.built.pricer import PipelinePricer
 from search.pipeline.crossing import Crossings
@@ -85,7 +85,7 @@ def seconds(one: Outline, crossings: Crossings) -> float:
                 times = own.times * (groups.slices if own.repeated else 1)
                 one_way = own.seconds.forth[places[own.source], places[own.target]]
                 total += times * float(one_way)
-    made = placed(one.batches, one.chosen, one.bounds)
+    made = PipelineParts(one.batches, one.chosen, one.bounds).placed()
     for node, view in made.views.items():
         for position, value in enumerate(node.inputs):
             source, _ = trace(value)
