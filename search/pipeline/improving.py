@@ -97,6 +97,7 @@ class PipelineImprover:
             better = self._in_stages(one)
             while better is not None:
                 better = self._in_stages(better)
+            one.outline.groups.forget()
 
     def _in_stages(self, one: BuiltPipeline) -> BuiltPipeline | None:
         """Build a pipeline with strategies for its stages, and move its bounds then. Returns the

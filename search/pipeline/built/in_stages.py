@@ -12,8 +12,8 @@ Operators are priced on the devices of their own stage.
 Complexity: that of the choice, and for each tensor between stages a transfer for each pair of
 different layouts. Exact for the sum of all stages, if no operator at a bound has more strategies
 than are asked for: of more, those are considered that are best if tensors cross for free, and the
-one before. This sum is not yet the time of a step, so a pipeline with these strategies is built,
-and taken if it is faster.
+one before. This sum is not yet the time of a step, and bytes have no price in it. So a pipeline
+with these strategies is built, and taken if it is faster and fits.
 """
 
 from __future__ import annotations
