@@ -187,6 +187,18 @@ class Phases:
         finally:
             self.deadline = before
 
+    @contextmanager
+    def earlier(self, share: float) -> Generator[None]:
+        """Reserve a share of the time that is left for later work, for the duration of the context.
+        A search without a plan may use it too."""
+        before, left = (self.deadline, self.grace), max(0.0, self.deadline - now())
+        some = share * left if left < inf else 0.0
+        self.deadline, self.grace = self.deadline - some, self.grace + some
+        try:
+            yield
+        finally:
+            self.deadline, self.grace = before
+
     def end_soon(self) -> None:
         """Bring the deadline forward, after an interrupt: small plans can be built until then."""
         self.deadline, self.grace = min(self.deadline, now() + AFTER_INTERRUPT), 0.0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 from pcg.machine import Machine
@@ -45,3 +46,24 @@ def fewer(machine: Machine) -> list[int]:
     powers = {1 << (unit - 1).bit_length() - 1 for unit in units if unit > 1}
     halves = {machine.devices // 2} if machine.devices % 2 == 0 else set[int]()
     return sorted(powers | halves, reverse=True)
+
+
+def try_fewer(
+    part: PartOfMachine, work: float, known: float, attempt: Callable[[PartOfMachine], float]
+) -> None:
+    """Try the first devices of a part, and ever fewer as long as that is faster. A number of
+    devices is left out if the ``work`` alone, spread over them, would take longer than the known
+    plan. So are all if no plan fits, as fewer have less memory. ``known``: seconds of a step of the
+    known plan; ``attempt``: tries devices, and returns the seconds of the plan known then."""
+    best = part
+    while known < inf:
+        whole, least = best, known
+        for devices in fewer(whole.machine):
+            if work / devices > least:
+                break
+            some = part._replace(machine=part.machine.with_devices(devices))
+            known = attempt(some)
+            if known < least:
+                best, least = some, known
+        if best is whole:
+            return

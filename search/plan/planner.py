@@ -10,14 +10,14 @@ the same on fewer devices, as long as that is faster. A variant whose bound is s
 plan so far is left out. The rewritten form of a large graph is planned only with families that came
 near the best plan of that graph. A plan of another kind is asked for (``rival``): for a deep model
 once data parallelism was tried, for others once all graphs were tried on all devices. Strategies
-whose bound is not below that plan are left out, unless plans are refined later.
-
-Each candidate is simulated and its memory counted. The selection of candidates is a heuristic.
+whose bound is not below that plan are left out, unless plans are refined later. Each candidate is
+simulated and its memory counted. The selection of candidates is a heuristic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -45,13 +45,13 @@ from search.map.space.axes import Mesh
 from search.plan.complete import Completion
 from search.plan.families import EVERY, PLANNERS, TURNED, Family, cuts_windows
 from search.plan.family_tries import FamilyTries, cuts_data
-from search.plan.fewer_devices import PartOfMachine, fewer, of_each_kind
+from search.plan.fewer_devices import PartOfMachine, of_each_kind, try_fewer
 from search.plan.finish import does_not_fit
 from search.plan.incumbent import PricedPlans, PricedTrial, SearchState
 from search.plan.judging import Judge
 from search.plan.recomputing import recompute_less
 from search.plan.refining import Rewriting, may_refine, move_once, refine
-from search.plan.reordering import reorder
+from search.plan.reordering import reordered
 from search.plan.tight import refine_to_fit
 from search.refine.overlap import Trial
 from search.refine.pieces import OperatorPieces
@@ -166,18 +166,8 @@ class MeshPlanner:
         """Search until all is tried, time is up, or the user interrupts. Returns which it was."""
         try:
             with self._phases.under_way():
-                ask_rival = partial(self._ask_rival, name, graph, search)
-                self._on_all_devices(self._short.graph, search, ask_rival)
-                if self.family == "joint" and self.mode is not Mode.ALGEBRA:
-                    self._on_fewer_devices(search)
-                    if not search.is_far_behind:
-                        move_once(search, self._tries.allowed)
-                    if not self._short.more and self.dimensions is None:
-                        rewriting = self._rewriting(search)
-                        refine(graph, search, self.machine, self.teller, rewriting)
-                        refine_to_fit(graph, search, self.machine, self.teller)
-                    if not self._short.more:
-                        reorder(search, self.teller)
+                with self._reordered(search):
+                    self._try_choices(name, graph, search)
                 recompute_less(search, self._judge(self._short.more), self.teller)
         except OutOfTime:
             return "time"
@@ -186,6 +176,30 @@ class MeshPlanner:
                 raise
             return "interrupted"
         return "exhausted"
+
+    def _reordered(self, search: SearchState) -> AbstractContextManager[None]:
+        """Improve orders of issue in the end. A refined plan has one already."""
+        if self._short.more or not self._is_whole:
+            return nullcontext()
+        return reordered(search, self.teller, self._phases, reserves=not may_refine(self.machine))
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether other devices and orders are tried than those of a family, or of algebra."""
+        return self.family == "joint" and self.mode is not Mode.ALGEBRA
+
+    def _try_choices(self, name: str, graph: Graph, search: SearchState) -> None:
+        """Try choices of strategies for all graphs and devices, and refine the fastest plans."""
+        ask_rival = partial(self._ask_rival, name, graph, search)
+        self._on_all_devices(self._short.graph, search, ask_rival)
+        if not self._is_whole:
+            return
+        self._on_fewer_devices(search)
+        if not search.is_far_behind:
+            move_once(search, self._tries.allowed)
+        if not self._short.more and self.dimensions is None:
+            refine(graph, search, self.machine, self.teller, self._rewriting(search))
+            refine_to_fit(graph, search, self.machine, self.teller)
 
     def _ask_rival(self, name: str, graph: Graph, search: SearchState) -> None:
         """Ask the rival, if there is one, for a faster plan than those so far. If these are refined
@@ -255,29 +269,14 @@ class MeshPlanner:
         variants = [self._variants_of[one.graph] for one in fastest_first]
         # A small graph spends most time on kernels' latency; for several kinds no bound is known.
         work = 0.0 if base.is_small or is_mixed else base.least_work()
-        self._narrowed(PartOfMachine(0, self.machine), variants, work, search)
-        for part in of_each_kind(self.machine):
-            self._on_part(part, variants, search)
-            self._narrowed(part, variants, work, search)
 
-    def _narrowed(
-        self, part: PartOfMachine, variants: list[Variant], work: float, search: SearchState
-    ) -> None:
-        """Try all graphs on the first devices of a part, and on ever fewer as long as that is
-        faster. A number of devices is left out if the work alone, spread over them, would take
-        longer than the known plan. So are all if no plan fits, as fewer have less memory."""
-        best = part
-        while search.known < inf:
-            whole, known = best, search.known
-            for devices in fewer(whole.machine):
-                if work / devices > known:
-                    break
-                some = part._replace(machine=part.machine.with_devices(devices))
-                self._on_part(some, variants, search)
-                if search.known < known:
-                    best, known = some, search.known
-            if best is whole:
-                return
+        def attempt(part: PartOfMachine) -> float:
+            self._on_part(part, variants, search)
+            return search.known
+
+        try_fewer(PartOfMachine(0, self.machine), work, search.known, attempt)
+        for part in of_each_kind(self.machine):
+            try_fewer(part, work, attempt(part), attempt)
 
     def _forget(self) -> None:
         """Drop the tables of all choosers, which take much memory."""

@@ -13,13 +13,14 @@ graphs, for deep models, of which one block stands for many, and for fully shard
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 
 from pcg.graph.graph import Graph
 from pcg.placement.order import has_orders
-from search.cost.progress import Teller
+from search.cost.progress import OutOfTime, Phases, Teller
 from search.plan.incumbent import PricedPlan, SearchState
 from search.refine.annealing import Stage, Stages
 from search.refine.moves import ORDERS
@@ -32,8 +33,25 @@ MOST_OPERATORS = 128
 state of `inception-v3` on 192 devices takes seconds, and its best order saves 0.03 %."""
 FEW_DEVICES = 24
 """The devices up to which each is simulated. Of more, one stands for all that are busy alike."""
+SHARE = 0.1
+"""The share of a search's time that is reserved."""
 MOST_PLANS, NEAR = 4, 1.2
 """The most plans, and how slow they may be: so many times as slow as the fastest."""
+
+
+@contextmanager
+def reordered(
+    search: SearchState, teller: Teller, phases: Phases, *, reserves: bool
+) -> Generator[None]:
+    """Price the fastest plans in better orders of issue after the context, also if its time is up.
+    ``reserves``: whether to reserve time for that."""
+    try:
+        with phases.earlier(SHARE if reserves else 0.0):
+            yield
+    except OutOfTime:
+        reorder(search, teller)
+        raise
+    reorder(search, teller)
 
 
 def reorder(search: SearchState, teller: Teller) -> None:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from os import environ
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -75,12 +76,14 @@ def compare(other: Path, models: list[str], devices: range) -> None:
         plan = Path(folder, "plan.json")
         ran(HERE, plan, "mlp-tiny")  # machine code is compiled, if it was not
         for model in models:
+            begins = inf
             for machine, nodes in cases(devices):
                 given = model, "--machine", machine, "--nodes", str(nodes)
                 before, now = ran(other, plan, *given), ran(HERE, plan, *given)
+                begins = min(begins, now.wall - now.search)
                 text, within = f"{model:12} {machine:8} x {nodes:3}: {_beside(before, now)}", now
                 if now.wall > before.wall:
-                    budget = before.wall - (now.wall - now.search) - MARGIN
+                    budget = before.wall - begins - MARGIN
                     within = ran(HERE, plan, *given, "--budget", f"{max(LEAST, budget):.2f}")
                     text += f"; within {_beside(before, within)}"
                 print(text, flush=True)

@@ -182,3 +182,14 @@ def test_a_deadline_that_was_put_off_comes_back():
         with phases.later(2.0):
             assert phases.left == pytest.approx(2.1)
         assert phases.left == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("deadline", "reserved"), [(8.0, 2.0), (inf, 0.0)])
+def test_time_is_reserved_within_a_context(deadline, reserved):
+    with timed_by(lambda: 0.0):
+        phases = Phases(deadline)
+        with phases.earlier(0.25):
+            assert phases.left == deadline + GRACE  # without a plan, the search may use it too
+            phases.has_plan = True
+            assert phases.left == deadline - reserved
+        assert phases.left == deadline

@@ -9,6 +9,8 @@ import pytest
 from pcg.machine import load_machine
 from pcg.placement.order import has_orders, order_problem
 from pcg.plan.text import parse_graph
+from search.cost.progress import OutOfTime
+from search.plan import planner
 from search.plan.planner import MeshPlanner
 from search.report.trace import simulate_plan
 from substitutions.rules.store import load_library
@@ -42,3 +44,14 @@ def test_communication_is_issued_while_another_branch_computes():
 def test_a_chain_has_one_order(last: str, expected: bool):
     graph = parse_graph(f"x = input[8, 8]\nw = weight[8, 8]\nreturn mean_loss({last})")
     assert has_orders(graph) is expected
+
+
+def test_a_search_that_is_cut_short_orders_its_plan(monkeypatch):
+    def time_is_up(*_: object) -> None:
+        raise OutOfTime
+
+    monkeypatch.setattr(planner, "move_once", time_is_up)
+    machine = load_machine("summit").with_nodes(8)
+    planned = MeshPlanner(machine, load_library()).plan("tables", parse_graph(TABLES))
+    assert planned.report.stop == "time"
+    assert planned.plan.order
