@@ -174,8 +174,13 @@ class Phases:
         """The phases of a first part of the work, which may take ``share`` of the time that is
         left. The rest is for making a plan of its results, and without results the part may use it
         too."""
-        left = max(0.0, self.deadline - now()) * (1 - share)
-        return replace(self, deadline=self.deadline - left, grace=self.grace + left)
+        kept = self._share_of_left(1 - share)
+        return replace(self, deadline=self.deadline - kept, grace=self.grace + kept)
+
+    def _share_of_left(self, share: float) -> float:
+        """A share of the seconds until the deadline; 0 if there is none."""
+        left = max(0.0, self.deadline - now())
+        return share * left if left < inf else 0.0
 
     @contextmanager
     def later(self, seconds: float = PRICING) -> Generator[None]:
@@ -191,9 +196,8 @@ class Phases:
     def earlier(self, share: float) -> Generator[None]:
         """Reserve a share of the time that is left for later work, for the duration of the context.
         A search without a plan may use it too."""
-        before, left = (self.deadline, self.grace), max(0.0, self.deadline - now())
-        some = share * left if left < inf else 0.0
-        self.deadline, self.grace = self.deadline - some, self.grace + some
+        before, kept = (self.deadline, self.grace), self._share_of_left(share)
+        self.deadline, self.grace = self.deadline - kept, self.grace + kept
         try:
             yield
         finally:
