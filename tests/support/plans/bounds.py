@@ -24,7 +24,7 @@ from pcg.readings.late import has_separate_gradients
 from pcg.readings.work import gradient_nodes
 from pcg.types.tensor import ParallelTensor
 from search.cost.cost import NOTHING, CostModel, Duration
-from search.cost.tasks import TaskProgram, program
+from search.cost.tasks import ProgramStep, TaskProgram, program, without
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,13 @@ class PlacedProgram:
 
     @property
     def computing(self) -> TaskProgram:
-        """Seconds of computation, without the work on gradients of weights."""
-        return TaskProgram([step._replace(weights=()) for step in self.program.steps], ())
+        """Seconds of computation, without the gradients of weights that come late, their exchange
+        and updates."""
+        steps = [
+            step._replace(backward=_early(step), weights=(), late=NOTHING)
+            for step in self.program.steps
+        ]
+        return TaskProgram(steps, ())
 
     @property
     def work(self) -> float:
@@ -148,9 +153,9 @@ class _Waiting:
         bounds = [0.0] * len(steps)
         for i in range(len(steps) - 1, -1, -1):
             if steps[i].backward is not NOTHING:
-                bounds[i] = max(forward[i], back[i]) + _shortest(steps[i].backward)
-                # The gradient of a weight may come after that of what else was read.
-                first = bounds[i] - _shortest(steps[i].late)
+                begin = max(forward[i], back[i])
+                bounds[i] = begin + _shortest(steps[i].backward)
+                first = begin + _shortest(_early(steps[i]))
                 for source in steps[i].reads:
                     back[source] = max(back[source], first)
         for number, (sync, update) in enumerate(weights):
@@ -170,20 +175,25 @@ class _Waiting:
         begin = [0.0] * len(forward)
         back = dict(ends)
         for node, least in reversed([*self.rest.items()]):
-            if least.backward:
-                first = back[node] + least.first
-                back[node] += least.backward
-                for i, value in zip(sources[node], node.inputs, strict=True):
-                    if i is not None:
-                        begin[i] = max(begin[i], first)
-                    elif value.node in back:
-                        back[value.node] = max(back[value.node], first)
+            # A gradient may take no time of its own, as that of an addition. It waits all the same.
+            first = back[node] + least.first
+            back[node] += least.backward
+            for i, value in zip(sources[node], node.inputs, strict=True):
+                if i is not None:
+                    begin[i] = max(begin[i], first)
+                elif value.node in back:
+                    back[value.node] = max(back[value.node], first)
         return list(back.values()), begin
 
     def _step(self, value: Value) -> int | None:
         """The step that computes a value, if it is placed."""
         placed = self.values.get(value)
         return None if placed is None else self.begun.steps.get(placed.node)
+
+
+def _early(step: ProgramStep) -> Duration:
+    """The backward pass of a step, without a gradient of a weight that may come after the rest."""
+    return step.backward if step.late is NOTHING else without(step.backward, step.late)
 
 
 def _shortest(duration: Duration) -> float:
