@@ -3,11 +3,14 @@ nothing slow, so that the help of a command appears at once."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 THRESHOLD = 1.05
 """A graph is rewritten further if it is at most this many times as slow as the best one: the factor
 of the Unity paper."""
+REACH = 1
+"""The default of ``RewriteSettings.reach``."""
 
 OTHER_SYSTEMS = ("alpa", "automap", "flexflow", "gspmd", "tepdist")
 """The planners that choose as other systems do (``search.planners``)."""
@@ -23,6 +26,19 @@ PLANNER_NAMES = (
 )
 """The planners: any strategy (``joint``), the strategies of one family, pipelines alone, or the
 choice of another system."""
+
+
+@dataclass(frozen=True)
+class RewriteSettings:
+    """How far a search for rewrites goes. ``threshold``: a graph is rewritten further if it is at
+    most so many times as slow as the best; ``reach``: the distance from a rewrite, in operators, up
+    to which strategies are chosen anew when its gain is estimated."""
+
+    threshold: float = THRESHOLD
+    reach: int = REACH
+
+
+USUAL_REWRITES = RewriteSettings()
 
 
 class Mode(StrEnum):

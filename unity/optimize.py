@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from pcg.zoo import MODELS
-from search.choices import PLANNER_NAMES, THRESHOLD, IndexRole, Mode, Recompute
+from search.choices import PLANNER_NAMES, REACH, THRESHOLD, IndexRole, Mode, Recompute
 from unity.support.batch_norm import HELP, LOCAL_PLANNERS, WHOLE
 from unity.support.cli import app_of, run_app, say
 from unity.support.options import (
@@ -118,6 +118,14 @@ class Options:
             help="How many times as slow as the best a graph may be to be rewritten further.",
         ),
     ] = THRESHOLD
+    reach: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Distance from a rewrite, in operators, up to which strategies are chosen anew to"
+            " estimate its gain.",
+        ),
+    ] = REACH
     optimizer: Annotated[
         str | None,
         typer.Option(

@@ -30,7 +30,7 @@ from pcg.graph.graph import Graph
 from pcg.machine import Machine
 from pcg.placement.schedule import Schedule
 from pcg.plan.training import Training
-from search.choices import THRESHOLD, IndexRole, Mode, Recompute
+from search.choices import USUAL_REWRITES, IndexRole, Mode, Recompute, RewriteSettings
 from search.cost.cost import SGD, CostModel
 from search.cost.derivation import Derivation
 from search.cost.efficiency import Speed
@@ -101,8 +101,8 @@ class MeshPlanner:
     teller: Teller = field(default_factory=Teller)
     recompute: Recompute = Recompute.AUTO
     """Which tensors may be recomputed in the backward pass."""
-    threshold: float = THRESHOLD
-    """A graph is rewritten further if it is at most this many times as slow as the best."""
+    rewrites: RewriteSettings = USUAL_REWRITES
+    """How far the search for rewrites goes."""
     rival: Rival | None = None
     _phases: Phases = field(init=False, default_factory=Phases)
     _by_rules: dict[_Key, _Shared] = field(init=False, default_factory=dict[_Key, _Shared])
@@ -396,4 +396,5 @@ class MeshPlanner:
         return Rewriting(self.library.concrete, trial_of)
 
     def _limits(self, search: SearchState) -> Limits:
-        return Limits(self.threshold, is_over=lambda: self._phases.is_over, tell=search.surveyed)
+        far, is_over = self.rewrites, lambda: self._phases.is_over
+        return Limits(far.threshold, far.reach, is_over=is_over, tell=search.surveyed)

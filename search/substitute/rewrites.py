@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from pcg.graph.graph import Graph, Node, rebuild, topological
-from search.choices import THRESHOLD
+from search.choices import REACH, THRESHOLD
 from search.cost.derivation import Derivation
 from search.cost.progress import check_time
 from search.cost.survey import NearestRewrite, RewriteSurvey
@@ -44,8 +44,6 @@ from search.substitute.places import GroupKey, Rewritten, Steps, made_everywhere
 
 LEAST_GAIN = 2e-3
 """The least gain for which a rewrite is made, as a fraction of the seconds of a step."""
-NEAR = 1
-"""The distance from a rewrite, in operators, up to which strategies are chosen anew."""
 LARGE, LEAST_OF_LARGE = 500, 5e-3
 """``LARGE``: the number of operators above which a graph counts as large. ``LEAST_OF_LARGE``: the
 least gain of all its rewrites together, since the result takes long to plan."""
@@ -60,13 +58,14 @@ DEPTH = 3
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a search for rewrites. ``threshold``: a graph is rewritten if it is at most so
-    many times as slow as the best; ``tries``: the number of groups of rewrites that are tried;
-    ``together``: whether groups with small gains are also made at once; ``least``: the least gain
-    of all rewrites together, as a fraction of a step; ``is_over``: whether to stop with the best
-    graph so far; ``tell``: called with the survey of a graph's rewrites in the end."""
+    """The limits of a search for rewrites. ``threshold``, ``reach``: as in ``RewriteSettings``;
+    ``tries``: the number of groups of rewrites that are tried; ``together``: whether groups with
+    small gains are also made at once; ``least``: the least gain of all rewrites together, as a
+    fraction of a step; ``is_over``: whether to stop with the best graph so far; ``tell``: called
+    with the survey of a graph's rewrites in the end."""
 
     threshold: float = THRESHOLD
+    reach: int = REACH
     tries: int = TRIES
     together: bool = True
     least: float = LEAST_GAIN
@@ -220,7 +219,7 @@ class Rewriter:
                 if is_late or self.limits.is_over():
                     self._passed.add(group.key)
                     continue
-                gain = self._gains[group.key] = self._gain(choice, group)
+                gain = self._gains[group.key] = self.gain(choice, group)
             count = sum(times.get(node, 1) for node in group.places)
             is_one = len(group.key.rules) == 1 and not group.reduces
             yield _GroupGain(group.key, group.places, count, gain, is_one)
@@ -284,17 +283,17 @@ class Rewriter:
 
     # -- what a rewrite gains -----------------------------------------------------------------
 
-    def _gain(self, choice: Choice, group: Group) -> float:
+    def gain(self, choice: Choice, group: Group) -> float:
         """Seconds that a rewrite saves at the first place of its group, if operators near it choose
         their strategies anew. 0 if this place does not have the rewrite after all."""
         self.tried += not group.reduces
-        whole = choice.graph
+        whole, reach = choice.graph, self.limits.reach
         rewrites = rewrites_at(self.algebra, group.places[0], whole)
         steps = next(islice(rewrites, group.key.number, None), ())
         if tuple(step.rule.name for step in steps) != group.key.rules:
             return 0.0
         self._texts[group.key] = tuple(step.rule.text for step in steps)
-        excerpt = Excerpt.of(whole, around(whole, _touched(whole, steps), NEAR + 1))
+        excerpt = Excerpt.of(whole, around(whole, _touched(whole, steps), reach + 1))
         strategies = {image: choice.strategies[node] for node, image in excerpt.images.items()}
         first = graph = excerpt.graph
         kept = {value: value for node in first.nodes for value in node.outputs}
@@ -310,8 +309,8 @@ class Rewriter:
         there = set(graph.nodes)
         gone = {n for n in first.nodes if before.get(n) not in there and not n.is_leaf}
         fresh = {n for n in graph.nodes if n not in after and not n.is_leaf}
-        near = around(first, gone, NEAR) - gone
-        near |= {after[n] for n in around(graph, fresh, NEAR) if n in after} - gone
+        near = around(first, gone, reach) - gone
+        near |= {after[n] for n in around(graph, fresh, reach) if n in after} - gone
         ring = around(first, near | gone, 1) - gone - near
         fixed = {node: strategies[node] for node in ring}
         among = near | gone | ring

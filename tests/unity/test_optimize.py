@@ -125,6 +125,7 @@ def test_a_pipeline_takes_no_options_of_other_planners(
             ("--planner", "zero", "--threshold", "1.5"),
             "--threshold: does not go with --planner zero",
         ),
+        (("--planner", "zero", "--reach", "2"), "--reach: does not go with --planner zero"),
         (("--planner", "zero", "--mode", "algebra"), "--mode: does not go with --planner zero"),
         (
             ("--planner", "expert", "--mode", "parallel"),
@@ -232,6 +233,7 @@ def test_model_from_a_file_is_planned_with_opaque_functions(tmp_path: Path) -> N
         (("mlp-tiny", "-o", "/dev/null/plan.json"), "/dev/null: cannot be made a folder"),
         (("mlp-tiny", "-o", "."), ".: is a folder, expected a file to write"),
         (("mlp-tiny", "--trace", "."), ".: is a folder, expected a file to write"),
+        (("mlp-tiny", "--reach", "-1"), "optimize: invalid value for '--reach'"),
         (("mlp-tiny", "--budget", "nan"), "optimize: invalid value for '--budget'"),
         (("mlp-tiny", "--budget", "x"), "optimize: invalid value for '--budget'"),
         (("mlp-tiny", "--budget", "-1"), "optimize: invalid value for '--budget'"),

@@ -21,7 +21,7 @@ from pcg.machine import Machine, load_machine
 from pcg.models import capture_model
 from pcg.plan.plan import machine_record, save_plan
 from pcg.plan.training import Training
-from search.choices import OTHER_SYSTEMS, THRESHOLD, IndexRole, Mode
+from search.choices import OTHER_SYSTEMS, REACH, THRESHOLD, IndexRole, Mode, RewriteSettings
 from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.kept_whole import KeptWhole, kept_whole
@@ -173,6 +173,7 @@ def check(options: Options) -> None:
     is_given = {
         "mode": options.mode is not Mode.JOINT,
         "threshold": options.threshold != THRESHOLD,
+        "reach": options.reach != REACH,
         # Pipelines and other systems choose their own cuts; all other planners obey --allow.
         "allow": options.allow is not None and planner in (*PIPELINES, *OTHER_SYSTEMS),
     }
@@ -235,7 +236,7 @@ def _searched(
                     question.dimensions,
                     options.recompute,
                     options.degrees,
-                    options.threshold,
+                    RewriteSettings(options.threshold, options.reach),
                     options.mesh,
                     tuple(options.shard or ()),
                     keeps_states=bool(captured.states),

@@ -12,7 +12,15 @@ from pcg.plan.training import Training, optimizer_of
 from pcg.zoo import default_optimizer
 from search.by_hand.degrees import parse_degrees
 from search.by_hand.planner import HandPlanner
-from search.choices import OTHER_SYSTEMS, PLANNER_NAMES, THRESHOLD, IndexRole, Mode, Recompute
+from search.choices import (
+    OTHER_SYSTEMS,
+    PLANNER_NAMES,
+    USUAL_REWRITES,
+    IndexRole,
+    Mode,
+    Recompute,
+    RewriteSettings,
+)
 from search.cost.efficiency import Speed
 from search.cost.planned import Planner
 from search.cost.progress import Progress, Teller, silent
@@ -56,7 +64,7 @@ def asked_training(
 @dataclass(frozen=True)
 class SearchOptions:
     """The options of a search beside the planner's name. Pipelines ignore ``mode`` and
-    ``threshold``."""
+    ``rewrites``."""
 
     mode: Mode = Mode.JOINT
     dimensions: frozenset[IndexRole] | None = None
@@ -65,8 +73,8 @@ class SearchOptions:
     """What the backward pass may compute again."""
     degrees: str | None = None
     """The degrees of a plan by hand, in place of a search."""
-    threshold: float = THRESHOLD
-    """How many times as slow as the best a graph may be and still be rewritten."""
+    rewrites: RewriteSettings = USUAL_REWRITES
+    """How far the search for rewrites goes."""
     mesh: str | None = None
     """The named axes of ``gspmd``."""
     shards: tuple[str, ...] = ()
@@ -116,7 +124,7 @@ def planner_of(
         _check_states(name, asked)
         return pipelines()
     settings = machine, library, name, seconds, training, speed, asked.mode, dimensions, teller
-    plain = MeshPlanner(*settings, recompute, asked.threshold)
+    plain = MeshPlanner(*settings, recompute, asked.rewrites)
     if name != "joint" or asked.leaves_pipelines_out:
         return plain
     both = WithPipelines(plain, pipelines)

@@ -44,6 +44,14 @@ b = relu(add(matmul(x, w1), matmul(x, w2)))
 return mean_loss(a), mean_loss(b)
 """
 
+CHAIN = """
+x = input[64, 1024]
+w = weight[1024, 2048]
+v = weight[2048, 512]
+u = weight[512, 2048]
+return mean_loss(relu(matmul(relu(scale(matmul(matmul(x, w), v), factor=0.5)), u)))
+"""
+
 
 @pytest.fixture(scope="module")
 def library() -> Library:
@@ -93,6 +101,26 @@ def test_rewrites_that_gain_alone_are_made_at_once(library):
         )
         again = derivation, changed
     assert again[1] == rewritten[0]
+
+
+def test_with_a_reach_as_wide_as_the_graph_a_gain_is_that_of_all_strategies(library):
+    """On four devices, so that strategies differ. The fewer strategies change, the less a rewrite
+    seems to gain."""
+    graph = parse_graph(CHAIN)
+    rules = library.concrete(graph)
+    machine = load_machine("dgx-a100").with_devices(4)
+    chooser, algebra = Chooser.on(CostModel(machine), Cuts.of_rules(rules)), Algebra.of(rules)
+    choice, start = chooser.choose(graph), Derivation.start(graph)
+    near, wide = (Rewriter(chooser, algebra, Limits(reach=reach)) for reach in (1, 20))
+    alone = [group for group in wide.groups(choice) if len(group.places) == 1]
+    assert alone
+    for group in alone:
+        made, _ = Rewriter.everywhere(algebra, choice, start, [group.key])
+        whole = choice.seconds - chooser.choose(made).seconds
+        assert wide.gain(choice, group) == pytest.approx(whole, abs=1e-11)
+    losses = [wide.gain(choice, group) - near.gain(choice, group) for group in alone]
+    assert min(losses) > -1e-11
+    assert max(losses) > 1e-6
 
 
 def test_no_rewrite_is_tried_with_a_limit_of_0_tries(library):
