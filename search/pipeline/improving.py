@@ -11,11 +11,12 @@ chosen again, and that is all, as building takes long. A heuristic: it ends wher
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from search.cost.progress import check_time
+from search.pipeline.built.chunk_weights import delays
 from search.pipeline.built.in_stages import chosen_in_stages
 from search.pipeline.built.moves import FEW_DEVICES, BoundMoves
 from search.pipeline.built.orders import reorderings
@@ -30,10 +31,14 @@ FAR = 1.2
 NEAR = 1.5
 """Bounds of pipelines move that take at most this many times the time of the best, or the time that
 they have to beat."""
+NEARLY = 1.03
+"""A pipeline is refined if it takes at most this many times the time of the best."""
 WORK = 200_000
 """The most steps of all counts of memory, added up, to recompute less."""
 FINALISTS = 1, 3
 """The number of pipelines whose strategies are chosen again: in general, and on few devices."""
+ALIKE, DIFFERENCES = (None,), (1e-3, 0.1)
+"""See ``PipelineImprover._chosen``."""
 MOST_AT_BOUNDS = 8, 64
 """The strategies that are considered of an operator at a bound of stages: in general, and on few
 devices."""
@@ -53,12 +58,23 @@ class PipelineImprover:
     def improve(self) -> None:
         """Improve the pipelines."""
         given = [*self.built]
-        self._choose_again()
+        self._choose_again(ALIKE)
         if self._is_tiny:
             self._move_bounds(given)
-            self._choose_again()
+            self._choose_again(ALIKE)
+        before = fastest(self.built)
+        self._choose_again(DIFFERENCES)
+        best = fastest(self.built)
         if self._is_thorough and self._is_promising():
-            self._refine()
+            # A better order of issue may put the one before ahead again.
+            for one in (best,) if before is best else (before, best):
+                if one is not None and one.seconds <= NEARLY * self._least:
+                    self._refine(one)
+
+    @property
+    def _least(self) -> float:
+        """Seconds of the fastest pipeline that fits, infinite if there is none."""
+        return min((one.seconds for one in self.built if one.fits), default=inf)
 
     @property
     def _is_thorough(self) -> bool:
@@ -74,44 +90,56 @@ class PipelineImprover:
         return self._is_thorough and self._operators <= FEW_OPERATORS
 
     def _is_promising(self) -> bool:
-        best = fastest(self.built)
-        return best is not None and best.seconds <= FAR * self.faster_than
+        return self._least < inf and self._least <= FAR * self.faster_than
 
     def _move_bounds(self, given: Sequence[BuiltPipeline]) -> None:
         """Move the bounds of the given pipelines that are nearly as fast as the best that fits. One
         that does not fit may do so with other bounds or more chunks."""
-        fitting = min((one.seconds for one in self.built if one.fits), default=inf)
-        most = NEAR * min(self.faster_than, fitting)
+        most = NEAR * min(self.faster_than, self._least)
         near = sorted((one for one in given if one.seconds <= most), key=_seconds)
         self._moved(one.outline for one in near)
 
-    def _choose_again(self) -> None:
+    def _choose_again(self, differences: Sequence[float | None]) -> None:
         """Choose the strategies of the fastest pipelines for their stages, and move their bounds,
-        in turn, as long as a step becomes shorter. Their numbers of stages or micro-batches
-        differ."""
+        in turn, as long as a step becomes shorter. Their numbers of stages or micro-batches differ.
+        ``differences``: as for ``_chosen``."""
         if self._operators > MOST_FREE or not self._is_promising():
             return
         fitting = sorted((one for one in self.built if one.fits), key=lambda one: -one.seconds)
         fastest_of = {(one.outline.stages, one.outline.groups.slices): one for one in fitting}
         for one in sorted(fastest_of.values(), key=_seconds)[: FINALISTS[self._is_thorough]]:
-            better = self._in_stages(one)
+            better = self._in_stages(one, differences)
             while better is not None:
-                better = self._in_stages(better)
+                better = self._in_stages(better, differences)
             one.outline.groups.forget()
 
-    def _in_stages(self, one: BuiltPipeline) -> BuiltPipeline | None:
+    def _in_stages(
+        self, one: BuiltPipeline, differences: Sequence[float | None]
+    ) -> BuiltPipeline | None:
         """Build a pipeline with strategies for its stages, and move its bounds then. Returns the
-        result if it is faster."""
-        crossings, most = self.pricer.crossings, MOST_AT_BOUNDS[self._is_thorough]
-        outline = chosen_in_stages(one.outline, crossings, most)
-        if outline.chosen.strategies == one.outline.chosen.strategies:
-            return None
-        number, made = len(self.built), self._build(outline)
-        if not made.fits or made.seconds >= one.seconds:
+        result if it is faster. ``differences``: as for ``_chosen``."""
+        number = len(self.built)
+        best = fastest([self._build(outline) for outline in self._chosen(one, differences)])
+        if best is None or best.seconds >= one.seconds:
             return None
         if self._is_tiny:
-            self._moved([outline])
+            self._moved([best.outline])
         return fastest(self.built[number:])
+
+    def _chosen(self, one: BuiltPipeline, differences: Sequence[float | None]) -> Iterator[Outline]:
+        """The different outlines with strategies for the stages of a pipeline. ``differences``: the
+        parts of a step by which a chunk takes longer to see by how much it delays the step, or None
+        if the seconds of all chunks count alike."""
+        outline, crossings = one.outline, self.pricer.crossings
+        most, kind = MOST_AT_BOUNDS[self._is_thorough], one.kind
+        order = outline.groups.slices, kind, outline.interleave
+        known = {outline.chosen.strategies}
+        for by in differences:
+            weights = None if by is None else delays(one.each, *order, by).raised(order[0])
+            made = chosen_in_stages(outline, crossings, most, weights)
+            if made.chosen.strategies not in known:
+                known.add(made.chosen.strategies)
+                yield made
 
     def _moved(self, outlines: Iterable[Outline]) -> None:
         """Move bounds, from each outline on, as long as that gains."""
@@ -132,12 +160,10 @@ class PipelineImprover:
         is_plain = one.sparing == PLAIN and one.interleave == 1
         return self.pricer.kind == "1f1b" and is_plain and one.stages > 1
 
-    def _refine(self) -> None:
-        """Refine what the best pipeline recomputes, and its order of issue."""
-        best = fastest(self.built)
-        assert best is not None
-        less = self.pricer.recomputing_less(best, WORK)
-        if less is not best:
+    def _refine(self, given: BuiltPipeline) -> None:
+        """Refine what a pipeline recomputes, and its order of issue."""
+        less = self.pricer.recomputing_less(given, WORK)
+        if less is not given:
             self.built.append(less)
         for one in reorderings(less, self.pricer.reordered):
             self.built.append(one)

@@ -7,13 +7,14 @@ layout its readers want. So operators at the bounds of stages may be cut otherwi
 Method: the same variable elimination as before, once the bounds are known. The table of a tensor
 within a stage is that of its resharding. The table of a tensor between stages has the seconds for
 which both are busy with it as it runs (``search.pipeline.crossing``), for each pair of layouts.
-Operators are priced on the devices of their own stage.
+Operators are priced on the devices of their own stage. Seconds count by the weights of their
+chunks (``chunk_weights``).
 
 Complexity: that of the choice, and for each tensor between stages a transfer for each pair of
-different layouts. Exact for the sum of all stages, if no operator at a bound has more strategies
-than are asked for: of more, those are considered that are best if tensors cross for free, and the
-one before. This sum is not yet the time of a step, and bytes have no price in it. So a pipeline
-with these strategies is built, and taken if it is faster and fits.
+different layouts. Exact for the weighted sum of all stages, if no operator at a bound has more
+strategies than are asked for: of more, those are considered that are best if tensors cross for
+free, and the one before. This sum is not yet the time of a step, and bytes have no price in it. So
+a pipeline with these strategies is built, and taken if it is faster and fits.
 """
 
 from __future__ import annotations
@@ -37,17 +38,22 @@ from search.map.choose.resharding import NEVER
 from search.map.space.axes import Strategy
 from search.map.space.strategies import Space
 from search.pipeline.built.build import StageCutter
+from search.pipeline.built.chunk_weights import ChunkWeights, plain_weights
 from search.pipeline.crossing import Crossings
 from search.pipeline.micro import MicroBatches, MicroResharding
 from search.pipeline.outline import Outline
 from search.pipeline.stage_batches import by_kind
 
 
-def chosen_in_stages(one: Outline, crossings: Crossings, most: int) -> Outline:
+def chosen_in_stages(
+    one: Outline, crossings: Crossings, most: int, weights: ChunkWeights | None = None
+) -> Outline:
     """The outline with the strategies whose seconds in all its stages, and between them, are
     least. ``crossings``: on the whole machine; ``most``: how many strategies of an operator at a
-    bound are considered, if all are too many."""
-    places = _Stages(one, crossings, most).least_places()
+    bound are considered, if all are too many; ``weights``: what seconds count, by default alike."""
+    if weights is None:
+        weights = plain_weights(len(one.bounds) - 1, one.groups.slices)
+    places = _Stages(one, crossings, most, weights).least_places()
     return replace(one, choices=by_kind(one.groups.each, lambda own: own.chosen(places)))
 
 
@@ -58,6 +64,7 @@ class _Stages:
     outline: Outline
     crossings: Crossings
     most: int
+    weights: ChunkWeights
 
     def least_places(self) -> list[int]:
         """The place of each operator's strategy."""
@@ -88,19 +95,23 @@ class _Stages:
         places = [self._space(number).place(strategy) or 0 for number, strategy in strategies]
         return [int(np.searchsorted(*pair)) for pair in zip(masks, places, strict=True)]
 
+    def _chunk(self, number: int) -> int:
+        """The chunk of an operator."""
+        return bisect_right(self.outline.bounds, number) - 1
+
     def _stage(self, number: int) -> int:
         """The stage of an operator."""
-        return (bisect_right(self.outline.bounds, number) - 1) % self.outline.stages
+        return self._chunk(number) % self.outline.stages
 
     def _group(self, number: int) -> MicroBatches:
         """The micro-batches on the group of an operator's stage."""
         return self.outline.groups.each[self._stage(number)]
 
     def _alone(self) -> Iterator[Factor]:
-        slices = self.outline.groups.slices
+        micro, once = self.weights
         for at in range(len(self.outline.batches.nodes)):
-            costs = self._group(at).tables()[0][at]
-            yield Factor((at,), slices * costs.micro + costs.once)
+            costs, chunk = self._group(at).tables()[0][at], self._chunk(at)
+            yield Factor((at,), micro[chunk] * costs.micro + once[chunk] * costs.once)
 
     def _within(self) -> Iterator[Factor]:
         """The reshardings within stages."""
@@ -110,7 +121,10 @@ class _Stages:
                     yield own.seconds.factor(own.source, own.target, self._times(own))
 
     def _times(self, own: MicroResharding) -> float:
-        return own.times * (self.outline.groups.slices if own.repeated else 1)
+        """What a second of a resharding counts: half of it for each end."""
+        weights = self.weights.micro if own.repeated else self.weights.once
+        ends = self._chunk(own.source), self._chunk(own.target)
+        return own.times * sum(weights[chunk] for chunk in ends) / 2
 
     def _crosses(self, own: MicroResharding) -> bool:
         return self._stage(own.source) != self._stage(own.target)

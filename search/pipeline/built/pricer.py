@@ -31,7 +31,7 @@ from search.map.building import Cut
 from search.map.rules.fully_sharded import PlacedGraph
 from search.pipeline.built.build import PipelineParts
 from search.pipeline.built.price import StageGroups, chunks_on, stage_bytes, stage_seconds
-from search.pipeline.clock import step_seconds
+from search.pipeline.clock import StageSeconds, step_seconds
 from search.pipeline.crossing import Crossings
 from search.pipeline.outline import Outline
 from search.pipeline.tries import PLAIN_FIRST
@@ -52,6 +52,8 @@ class BuiltPipeline:
     excess: int
     recompute: frozenset[Node] = frozenset()
     kind: ScheduleKind = "1f1b"
+    each: tuple[StageSeconds, ...] = ()
+    """The work of each chunk, in the order of data."""
 
     @property
     def fits(self) -> bool:
@@ -167,7 +169,7 @@ class PipelinePricer:
         seconds = step_seconds(each, groups.micro_batches, kind, groups.interleave)
         held = stage_bytes(steps, self.cost, groups, kind, nodes)
         over = _excess(outline, held)
-        return BuiltPipeline(outline, made, steps, seconds, max(held), over, nodes, kind)
+        return BuiltPipeline(outline, made, steps, seconds, max(held), over, nodes, kind, each)
 
 
 def _groups(outline: Outline) -> StageGroups:

@@ -21,6 +21,7 @@ from search.cost.cost import CostModel
 from search.cost.progress import Phases, Teller
 from search.map.rules.cuts import Cuts
 from search.pipeline.built.build import PipelineParts
+from search.pipeline.built.chunk_weights import ChunkWeights, plain_weights
 from search.pipeline.built.in_stages import chosen_in_stages
 from search.pipeline.built.pricer import PipelinePricer
 from search.pipeline.crossing import Crossings
@@ -39,6 +40,8 @@ MACHINES = (
 SIZES = (6, 48, 768, 3072)
 GAINING = (17, 9)
 """A chain, and a number of micro-batches, for which it pays to choose again."""
+WEIGHING = (30, 8)
+"""The same for weights of the stages."""
 
 
 @cache
@@ -62,9 +65,10 @@ def chain(batch: int, widths: list[int]) -> Graph:
     return Graph((apply(OPERATORS["mean_loss"](), value),))
 
 
-def seconds(one: Outline, crossings: Crossings) -> float:
-    """The sum over all stages, and of the tensors between them as they are in the graph that is
-    built."""
+def seconds(one: Outline, crossings: Crossings, weights: ChunkWeights | None = None) -> float:
+    """The sum over both stages by their weights, and of the tensors between them as they are in the
+    graph that is built. By default, all seconds count alike."""
+    micro, once = weights or plain_weights(2, one.groups.slices)
     groups, stages = one.groups, [0] * one.bounds[1] + [1] * (one.bounds[2] - one.bounds[1])
     places = [
         group.spaces.of(node).place(strategy)
@@ -78,11 +82,12 @@ def seconds(one: Outline, crossings: Crossings) -> float:
     total = 0.0
     for at, stage in enumerate(stages):
         costs = groups.each[stage].tables()[0][at]
-        total += float(groups.slices * costs.micro[places[at]] + costs.once[places[at]])
+        own_micro, own_once = costs.micro[places[at]], costs.once[places[at]]
+        total += float(micro[stage] * own_micro + once[stage] * own_once)
     for stage, group in enumerate(groups.each):
         for own in group.tables()[1]:
             if stages[own.source] == stages[own.target] == stage:
-                times = own.times * (groups.slices if own.repeated else 1)
+                times = own.times * (micro if own.repeated else once)[stage]
                 one_way = own.seconds.forth[places[own.source], places[own.target]]
                 total += times * float(one_way)
     made = PipelineParts(one.batches, one.chosen, one.bounds).placed()
@@ -93,7 +98,7 @@ def seconds(one: Outline, crossings: Crossings) -> float:
             if there is not None and there.start // groups.size != view.start // groups.size:
                 ends = output_layout(source.node, source.port, there), (node, position, view)
                 both = crossings.seconds(ends[0], operand_layout(*ends[1]))
-                total += 2 * groups.slices * both  # gradients go back
+                total += sum(micro) * both  # gradients go back
     return total
 
 
@@ -103,20 +108,22 @@ def seconds(one: Outline, crossings: Crossings) -> float:
     batch=st.sampled_from((6, 64, 1024)),
     widths=st.lists(st.sampled_from(SIZES), min_size=3, max_size=3),
     bound=st.integers(1, 2),
+    weights=st.none()
+    | st.builds(ChunkWeights, *(st.tuples(st.floats(0.1, 8.0), st.floats(0.1, 8.0)),) * 2),
 )
-def test_no_strategies_take_less_time_in_stages(machine, batch, widths, bound):
+def test_no_strategies_take_less_time_in_stages(machine, batch, widths, bound, weights):
     groups = groups_of(chain(batch, widths), machine, 2)
     crossings = Crossings(CostModel(machine))
     first, nodes = groups.choose(MicroBatches.choose), groups.each[0].nodes
     bounds = (0, bound, len(nodes))
-    found = chosen_in_stages(Outline(groups, first, bounds, 0.0), crossings, 64)
+    found = chosen_in_stages(Outline(groups, first, bounds, 0.0), crossings, 64, weights)
     spaces = [range(len(groups.each[0].spaces.of(node))) for node in nodes]
     every = (
         Outline(groups, tuple(own.chosen(places) for own in groups.each), bounds, 0.0)
         for places in product(*spaces)
     )
-    least = min(seconds(one, crossings) for one in every)
-    assert seconds(found, crossings) == pytest.approx(least, rel=1e-5)
+    least = min(seconds(one, crossings, weights) for one in every)
+    assert seconds(found, crossings, weights) == pytest.approx(least, rel=1e-5)
 
 
 def outline_of(seed: int, slices: int) -> tuple[Outline, PipelinePricer]:
@@ -148,3 +155,12 @@ def test_the_search_chooses_again():
     PipelineImprover(pricer, float("inf"), built, brief=True).improve()
     assert min(own.seconds for own in built if own.fits) < 0.95 * built[0].seconds
     assert in_stages(built[-1].outline.choices, one.bounds).strategies != one.chosen.strategies
+
+
+def test_the_search_weighs_stages_by_how_much_they_delay_a_step():
+    one, pricer = outline_of(*WEIGHING)
+    built = [pricer.built(one)]
+    alike = pricer.built(chosen_in_stages(one, pricer.crossings, 64))
+    PipelineImprover(pricer, float("inf"), built, brief=True).improve()
+    least = min(own.seconds for own in built if own.fits)
+    assert least < 0.95 * min(alike.seconds, built[0].seconds)
