@@ -4,9 +4,10 @@ Problem: outlines are estimates, and their strategies are chosen before the boun
 known. So the best outline is not always the best pipeline.
 
 Method: local search. Bounds move, strategies are chosen again for the stages, and both are done in
-turn as long as a step becomes shorter. In the end, the best pipeline recomputes less, and its
-operators are issued in a better order. On many devices the strategies of the best pipeline are
-chosen again, and that is all, as building takes long. A heuristic: it ends where nothing gains.
+turn as long as a step becomes shorter. The seconds of all stages count alike at first, and then by
+how much they delay the step. In the end, the best pipeline recomputes less, and its operators are
+issued in a better order. On many devices the strategies of the best pipeline are chosen again, and
+that is all, as building takes long. A heuristic: it ends where nothing gains.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ NEAR = 1.5
 """Bounds of pipelines move that take at most this many times the time of the best, or the time that
 they have to beat."""
 NEARLY = 1.03
-"""A pipeline is refined if it takes at most this many times the time of the best."""
+"""The pipeline that was best before is refined too if it takes at most this many times the time of
+the best."""
 WORK = 200_000
 """The most steps of all counts of memory, added up, to recompute less."""
 FINALISTS = 1, 3
@@ -64,12 +66,8 @@ class PipelineImprover:
             self._choose_again(ALIKE)
         before = fastest(self.built)
         self._choose_again(DIFFERENCES)
-        best = fastest(self.built)
         if self._is_thorough and self._is_promising():
-            # A better order of issue may put the one before ahead again.
-            for one in (best,) if before is best else (before, best):
-                if one is not None and one.seconds <= NEARLY * self._least:
-                    self._refine(one)
+            self._refine_best(before)
 
     @property
     def _least(self) -> float:
@@ -159,6 +157,15 @@ class PipelineImprover:
         """Whether a pipeline may have a pass for weights."""
         is_plain = one.sparing == PLAIN and one.interleave == 1
         return self.pricer.kind == "1f1b" and is_plain and one.stages > 1
+
+    def _refine_best(self, before: BuiltPipeline | None) -> None:
+        """Refine the best pipeline, and the one that was best ``before`` its stages were weighed,
+        if it is nearly as fast: a better order of issue may put it ahead again."""
+        best = fastest(self.built)
+        if before is not None and before is not best and before.seconds <= NEARLY * self._least:
+            self._refine(before)
+        if best is not None:
+            self._refine(best)
 
     def _refine(self, given: BuiltPipeline) -> None:
         """Refine what a pipeline recomputes, and its order of issue."""
