@@ -159,8 +159,8 @@ class PipelineImprover:
         return self.pricer.kind == "1f1b" and is_plain and one.stages > 1
 
     def _refine_best(self, before: BuiltPipeline | None) -> None:
-        """Refine the best pipeline, and the one that was best ``before`` its stages were weighed,
-        if it is nearly as fast: a better order of issue may put it ahead again."""
+        """Refine the best pipeline, and the one that was best ``before`` stages were weighed, if it
+        is nearly as fast: a better order of issue may put that one ahead again."""
         best = fastest(self.built)
         if before is not None and before is not best and before.seconds <= NEARLY * self._least:
             self._refine(before)

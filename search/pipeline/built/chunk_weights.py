@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pcg.plan.pipeline import ScheduleKind
+from search.cost.progress import check_time
 from search.pipeline.clock import StageSeconds, step_seconds
 
 LEAST = 0.05
@@ -60,6 +61,7 @@ def delays(
     more = by * step
 
     def delay(number: int, longer: StageSeconds) -> float:
+        check_time()  # many chunks have many turns
         return (step_seconds(_with(chunks, number, longer), *order) - step) / more
 
     each = [delay(at, _longer(own, more / micro_batches)) for at, own in enumerate(chunks)]
