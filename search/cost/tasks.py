@@ -314,7 +314,7 @@ class _Issue:
         after = (i, *needed, *[back[user] for user in users if user in back])
         back[i] = len(self._made)
         late, stream = self._late(i), self._streams[i]
-        first = step.backward if late is NOTHING else without(step.backward, late)
+        first = without(step.backward, late)
         self._made.append(Task(first, stream, after, BACKWARD, i, step.reshards))
         if late is not NOTHING and self.has_weights_pass:
             self._put_off.append(i)
@@ -396,5 +396,5 @@ class _Issue:
 
 @lru_cache(maxsize=65536)
 def without(whole: Duration, part: Duration) -> Duration:
-    """A duration minus a part of it, on the same devices."""
-    return Duration(whole.groups, whole.seconds - part.seconds)
+    """A duration minus a part of it, on the same devices. ``part`` may be NOTHING."""
+    return whole if part is NOTHING else Duration(whole.groups, whole.seconds - part.seconds)

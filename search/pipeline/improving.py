@@ -72,7 +72,8 @@ class PipelineImprover:
     @property
     def _least(self) -> float:
         """Seconds of the fastest pipeline that fits, infinite if there is none."""
-        return min((one.seconds for one in self.built if one.fits), default=inf)
+        best = fastest(self.built)
+        return inf if best is None else best.seconds
 
     @property
     def _is_thorough(self) -> bool:
@@ -129,11 +130,11 @@ class PipelineImprover:
         parts of a step by which a chunk takes longer to see by how much it delays the step, or None
         if the seconds of all chunks count alike."""
         outline, crossings = one.outline, self.pricer.crossings
-        most, kind = MOST_AT_BOUNDS[self._is_thorough], one.kind
-        order = outline.groups.slices, kind, outline.interleave
+        most, slices = MOST_AT_BOUNDS[self._is_thorough], outline.groups.slices
+        order = slices, one.kind, outline.interleave
         known = {outline.chosen.strategies}
         for by in differences:
-            weights = None if by is None else delays(one.each, *order, by).raised(order[0])
+            weights = None if by is None else delays(one.each, *order, by).raised(slices)
             made = chosen_in_stages(outline, crossings, most, weights)
             if made.chosen.strategies not in known:
                 known.add(made.chosen.strategies)
@@ -162,10 +163,11 @@ class PipelineImprover:
         """Refine the best pipeline, and the one that was best ``before`` stages were weighed, if it
         is nearly as fast: a better order of issue may put that one ahead again."""
         best = fastest(self.built)
-        if before is not None and before is not best and before.seconds <= NEARLY * self._least:
+        assert before is not None, "one is promising"
+        assert best is not None, "it is no worse than the one before"
+        if before is not best and before.seconds <= NEARLY * best.seconds:
             self._refine(before)
-        if best is not None:
-            self._refine(best)
+        self._refine(best)
 
     def _refine(self, given: BuiltPipeline) -> None:
         """Refine what a pipeline recomputes, and its order of issue."""

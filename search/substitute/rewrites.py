@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from pcg.graph.graph import Graph, Node, rebuild, topological
-from search.choices import REACH, THRESHOLD
+from search.choices import RewriteSettings
 from search.cost.derivation import Derivation
 from search.cost.progress import check_time
 from search.cost.survey import NearestRewrite, RewriteSurvey
@@ -57,15 +57,12 @@ DEPTH = 3
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The limits of a search for rewrites. ``threshold``, ``reach``: as in ``RewriteSettings``;
-    ``tries``: the number of groups of rewrites that are tried; ``together``: whether groups with
-    small gains are also made at once; ``least``: the least gain of all rewrites together, as a
-    fraction of a step; ``is_over``: whether to stop with the best graph so far; ``tell``: called
-    with the survey of a graph's rewrites in the end."""
+class Limits(RewriteSettings):
+    """The limits of a search for rewrites. ``tries``: the number of groups of rewrites that are
+    tried; ``together``: whether groups with small gains are also made at once; ``least``: the least
+    gain of all rewrites together, as a fraction of a step; ``is_over``: whether to stop with the
+    best graph so far; ``tell``: called with the survey of a graph's rewrites in the end."""
 
-    threshold: float = THRESHOLD
-    reach: int = REACH
     tries: int = TRIES
     together: bool = True
     least: float = LEAST_GAIN

@@ -24,7 +24,7 @@ from pcg.readings.late import has_separate_gradients
 from pcg.readings.work import gradient_nodes
 from pcg.types.tensor import ParallelTensor
 from search.cost.cost import NOTHING, CostModel, Duration
-from search.cost.tasks import ProgramStep, TaskProgram, program, without
+from search.cost.tasks import TaskProgram, program, without
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class PlacedProgram:
         """Seconds of computation, without the gradients of weights that come late, their exchange
         and updates."""
         steps = [
-            step._replace(backward=_early(step), weights=(), late=NOTHING)
+            step._replace(backward=without(step.backward, step.late), weights=(), late=NOTHING)
             for step in self.program.steps
         ]
         return TaskProgram(steps, ())
@@ -155,7 +155,8 @@ class _Waiting:
             if steps[i].backward is not NOTHING:
                 begin = max(forward[i], back[i])
                 bounds[i] = begin + _shortest(steps[i].backward)
-                first = begin + _shortest(_early(steps[i]))
+                # The gradient of a weight may come after that of what else was read.
+                first = begin + _shortest(without(steps[i].backward, steps[i].late))
                 for source in steps[i].reads:
                     back[source] = max(back[source], first)
         for number, (sync, update) in enumerate(weights):
@@ -189,11 +190,6 @@ class _Waiting:
         """The step that computes a value, if it is placed."""
         placed = self.values.get(value)
         return None if placed is None else self.begun.steps.get(placed.node)
-
-
-def _early(step: ProgramStep) -> Duration:
-    """The backward pass of a step, without a gradient of a weight that may come after the rest."""
-    return step.backward if step.late is NOTHING else without(step.backward, step.late)
 
 
 def _shortest(duration: Duration) -> float:
