@@ -250,7 +250,7 @@ def _transposes(user: fx.Node, matrix: fx.Node) -> bool:
         case "aten.t.default" | "aten.transpose.int":
             return True
         case "aten.permute.default":
-            return user.args[1] == [1, 0]
+            return bool(user.args[1] == [1, 0])  # it may be a symbol, says torch 2.14
         case _:
             return False
 
