@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := pcg substitutions verifier search runtime unity
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint bench soak fidelity found rules clean
+.PHONY: help venv demo test lint oldest bench soak fidelity found rules clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -42,6 +42,17 @@ lint: $(STAMP) ## Check style, types and layers
 	$(BIN)/ruff format --check $(PACKAGES) tests docs
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+
+# It installs torch with CUDA, some 6 GB: old releases have no build without it on PyPI.
+oldest: export PYTHONDONTWRITEBYTECODE =
+oldest: ## Run the tests with the oldest releases that pyproject.toml allows, in build/oldest
+	@mkdir -p build
+	$(PYTHON) tests/support/oldest.py > build/oldest.txt
+	$(PYTHON) -m venv build/oldest
+	build/oldest/bin/python -m pip install --quiet --disable-pip-version-check \
+	    -c build/oldest.txt -e '.[dev,models]'
+	build/oldest/bin/python -m search.refine.compile
+	build/oldest/bin/python -m pytest -q -n 3 --dist worksteal
 
 bench: $(STAMP) ## Run the benchmarks
 	$(BIN)/python -m pytest -m benchmark -s

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -40,6 +41,8 @@ REFUSED = {
 """Arguments of a Trainer that would train something else than the plan, with the reasons."""
 ELEMENTWISE = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
 """The optimizers by name that treat each element by itself, and so work on shards."""
+ACCELERATE = 1, 14
+"""The oldest release of accelerate that wraps no module which asks not to be wrapped."""
 
 
 class ByPlan:
@@ -191,10 +194,20 @@ def asked(module: ParallelModule, frame: FrameType | None) -> bool:
     plan."""
     asker = None if frame is None else frame.f_locals.get("self")
     if asker is not None and hasattr(type(asker), "_save_optimizer_and_scheduler"):
+        _check_release()
         _check_arguments(asker)
         _check_scale(asker, module)
         asker.__class__ = by_plan(type(asker))
     return ITEMS in module.inputs
+
+
+def _check_release() -> None:
+    """Raise InputError if accelerate would wrap the module in a DistributedDataParallel."""
+    with suppress(PackageNotFoundError):  # of a Trainer without accelerate
+        release = version("accelerate")
+        if tuple(int(part) for part in release.split(".")[:2]) < ACCELERATE:
+            problem = "wraps modules that train by a plan"
+            raise InputError("accelerate", f"{release} {problem}, expected 1.14 or later")
 
 
 def _check_arguments(trainer: Any) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from support.graphs.torch_functions import default_dtype
+from support.torch_release import extremes
 from torch import Tensor, nn
 from torch.nn import functional as f
 
@@ -62,7 +63,7 @@ def weighed(w: Tensor, shape: tuple[int, ...]) -> Tensor:
 def greatest_of_many(w: Tensor) -> Tensor:
     """Zeros, many of which are the maximum or the minimum."""
     x, y = w.relu(), -w.relu()
-    pairs = torch.aminmax(x, dim=1)
+    pairs = extremes(x)
     return (
         x.amin((0, 2))
         + y.amax((0, 2)) * y.amax((1, 2)).sum()

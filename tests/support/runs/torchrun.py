@@ -12,8 +12,12 @@ from time import monotonic
 from support.runs.programs import with_packages
 
 PROCESSES = 2
-WAIT = 'print("waits to be killed:", os.getpid(), flush=True), sys.stdin.read(), os._exit(1)'
-"""Code by which a script waits, once it has imported os and sys."""
+WAIT = (
+    r'print(f"waits to be killed: {os.getpid()}\n", end="", flush=True), sys.stdin.read(),'
+    " os._exit(1)"
+)
+"""Code by which a script waits, once it has imported os and sys. A rank says so in one write, which
+those of other ranks cannot part."""
 
 
 def environment() -> dict[str, str]:

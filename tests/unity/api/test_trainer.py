@@ -57,6 +57,18 @@ def test_a_trainer_becomes_one_for_plans(model: unity.ParallelModule):
     assert not trainer.model_accepts_loss_kwargs
 
 
+def test_an_accelerate_that_wraps_modules_is_refused(
+    model: unity.ParallelModule, monkeypatch: pytest.MonkeyPatch
+):
+    for release, fits in (("1.13.2", False), ("0.34.0", False), ("1.14.0", True), ("2.0", True)):
+        monkeypatch.setattr("unity.api.trainer.version", {"accelerate": release}.__getitem__)
+        if fits:
+            assert isinstance(Trainer(model), ByPlan)
+            continue
+        with pytest.raises(unity.InputError, match=f"accelerate: {release} wraps modules"):
+            Trainer(model)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_trainer_options_that_the_plan_decides_are_refused(model: unity.ParallelModule, name: str):
     with pytest.raises(unity.InputError, match=f"TrainingArguments {name}: expected none"):
