@@ -206,8 +206,9 @@ def _check_release() -> None:
     with suppress(PackageNotFoundError):  # of a Trainer without accelerate
         release = version("accelerate")
         if tuple(int(part) for part in release.split(".")[:2]) < ACCELERATE:
-            problem = "wraps modules that train by a plan"
-            raise InputError("accelerate", f"{release} {problem}, expected 1.14 or later")
+            problem = f"{release} wraps modules that train by a plan"
+            expected = f"expected {'.'.join(map(str, ACCELERATE))} or later"
+            raise InputError("accelerate", f"{problem}, {expected}")
 
 
 def _check_arguments(trainer: Any) -> None:
