@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Protocol
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
 from pcg.plan.plan import Plan
+from search.cost.progress import Improvement
 from search.cost.survey import RewriteSurvey
 
 Stop = Literal["exhausted", "time", "interrupted", "no gain"]
@@ -105,6 +106,8 @@ class Planned:
     priced."""
     notes: tuple[str, ...] = ()
     """Remarks of the planner about the plan, a line each."""
+    improvements: tuple[Improvement, ...] = ()
+    """The fastest plans in the course of the search, if it was observed."""
 
     @property
     def data_parallel_seconds(self) -> float | None:

@@ -7,13 +7,13 @@ This raises ``OutOfTime``, which the planner that began the search catches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -65,12 +65,30 @@ def silent(status: Status) -> None:
     """Ignore the status."""
 
 
+class Improvement(NamedTuple):
+    """A plan that can be run and is faster than all before. ``after``: seconds of the search until
+    then; ``step``: seconds of a step."""
+
+    after: float
+    step: float
+
+
+def found_after(plans: Sequence[Improvement], near: float) -> float | None:
+    """The seconds of a search after which a step of its fastest plan took at most ``near`` times as
+    long as in the end. None without a plan. ``plans``: the improvements of the search."""
+    least = min((plan.step for plan in plans), default=inf)
+    return next((plan.after for plan in plans if plan.step <= near * least), None)
+
+
 @dataclass
 class Teller:
     """Keeps the status of a search, and reports every change. Consecutive searches for the same
-    plan share one."""
+    plan share one, which is made when they begin."""
 
     progress: Progress = silent
+    improvements: list[Improvement] = field(init=False, default_factory=list[Improvement])
+    """The fastest plans in the course of the search."""
+    _began: float = field(init=False, default_factory=lambda: clock()())
     _work: str = field(init=False, default="")
     _candidates: int = field(init=False, default=0)
     _best: float = field(init=False, default=inf)
@@ -99,7 +117,9 @@ class Teller:
 
     def found(self, seconds: float) -> None:
         """Note the seconds of a step of a plan."""
-        self._best = min(self._best, seconds)
+        if seconds < self._best:
+            self._best = seconds
+            self.improvements.append(Improvement(now() - self._began, seconds))
         self._tell()
 
     def _tell(self) -> None:

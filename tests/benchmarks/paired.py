@@ -7,7 +7,8 @@ and each machine, both run ``unity.optimize`` as a command, one right after the 
 this checkout takes longer, it runs again with a budget that lets it take no longer: the question is
 how soon it has a plan that is no slower. Times are of whole commands, by the clock, so nothing else
 should run. Each line has the seconds of the commands, the milliseconds of a step of their plans,
-and the ratios of this checkout to the other.
+and the ratios of this checkout to the other; then the seconds after which this one had a plan that
+is no slower than the other's.
 """
 
 from __future__ import annotations
@@ -41,11 +42,18 @@ ROUNDING = 1e-9
 @dataclass(frozen=True)
 class Ran:
     """A command that ran. ``wall``: its seconds by the clock; ``search``: those of its search;
-    ``step``: seconds of a step of its plan."""
+    ``step``: seconds of a step of its plan; ``plans``: for each faster plan in the course of the
+    search, the seconds of the command until then, and those of a step."""
 
     wall: float
     search: float
     step: float
+    plans: tuple[tuple[float, float], ...]
+
+    def after(self, step: float) -> float:
+        """The seconds after which it had a plan whose step takes no longer than ``step``; infinite
+        if it had none."""
+        return next((after for after, found in self.plans if found <= step), inf)
 
 
 def ran(checkout: Path, plan: Path, *given: str) -> Ran:
@@ -56,7 +64,12 @@ def ran(checkout: Path, plan: Path, *given: str) -> Ran:
     begun = perf_counter()
     done = subprocess.run(command, cwd=checkout, env=env, stdout=subprocess.PIPE, check=True)
     wall, made = perf_counter() - begun, json.loads(done.stdout)
-    return Ran(wall, made["search_seconds"], made["predicted_seconds"])
+    beside = wall - made["search_seconds"]  # before the search, and a little after it
+    plans = [
+        (beside + plan["after_seconds"], plan["step_seconds"])
+        for plan in made.get("improvements", ())  # an older commit has none
+    ]
+    return Ran(wall, made["search_seconds"], made["predicted_seconds"], tuple(plans))
 
 
 def cases(devices: range) -> Iterator[tuple[str, int]]:
@@ -81,13 +94,15 @@ def compare(other: Path, models: list[str], devices: range) -> None:
                 given = model, "--machine", machine, "--nodes", str(nodes)
                 before, now = ran(other, plan, *given), ran(HERE, plan, *given)
                 begins = min(begins, now.wall - now.search)
+                most = before.step * (1 + ROUNDING)
+                soon = now.after(most)
                 text, within = f"{model:12} {machine:8} x {nodes:3}: {_beside(before, now)}", now
+                text += f"; no slower after {soon:.1f} s ({soon / before.wall:.2f})"
                 if now.wall > before.wall:
                     budget = before.wall - begins - MARGIN
                     within = ran(HERE, plan, *given, "--budget", f"{max(LEAST, budget):.2f}")
                     text += f"; within {_beside(before, within)}"
                 print(text, flush=True)
-                most = before.step * (1 + ROUNDING)
                 slower["a step"] += now.step > most
                 slower["a step within the other's time"] += within.step > most
                 pairs += 1

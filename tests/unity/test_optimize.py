@@ -66,6 +66,12 @@ def test_json_has_the_figures(tmp_path: Path) -> None:
     assert content["rewrites_left"] >= 0
     assert content["simulated_plans"] > 0
     assert 0 < sum(content["seconds_by_phase"].values()) <= content["search_seconds"]
+    steps = [plan["step_seconds"] for plan in content["improvements"]]
+    assert steps == sorted({*steps}, reverse=True)
+    assert steps[-1] == pytest.approx(content["predicted_seconds"], rel=1e-9)
+    times = [0.0, *(plan["after_seconds"] for plan in content["improvements"])]
+    assert times == sorted(times)
+    assert times[-1] <= content["search_seconds"]
     assert result.stderr == "", "where no terminal is, nothing but the plan is printed"
 
 

@@ -26,7 +26,7 @@ from search.cost.cost import CostModel
 from search.cost.efficiency import Speed
 from search.cost.kept_whole import KeptWhole, kept_whole
 from search.cost.planned import Planned
-from search.cost.progress import Progress, Status, silent
+from search.cost.progress import Progress, Status, Teller, found_after, silent
 from search.pipeline.planner import PIPELINES
 from search.report.describe import (
     pipeline_text,
@@ -48,6 +48,9 @@ from unity.support.speed import measured
 
 if TYPE_CHECKING:
     from runtime.train.eager import ModuleAgreement
+
+NEAR = 0.01
+"""The most, as a fraction of its step, by which a plan near the fastest one is slower."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +227,7 @@ def _searched(
     plan, one line says so."""
     try:
         with _progress(shown=not options.as_json) as show:
+            teller = Teller(show)
             planner = planner_of(
                 options.planner,
                 question.machine,
@@ -241,9 +245,10 @@ def _searched(
                     tuple(options.shard or ()),
                     keeps_states=bool(captured.states),
                 ),
-                show,
+                teller,
             )
-            return planner.plan(options.model, captured.graph)
+            planned = planner.plan(options.model, captured.graph)
+            return replace(planned, improvements=tuple(teller.improvements))
     except KeyboardInterrupt:
         say(f"unity: {options.model}: interrupted before a plan was found", error=True)
         raise
@@ -294,6 +299,10 @@ def _record(
         "peak_memory_bytes": estimates.peak_memory_bytes,
         "communication_elements": estimates.communication_elements,
         "search_seconds": planned.seconds,
+        "improvements": [
+            {"after_seconds": plan.after, "step_seconds": plan.step}
+            for plan in planned.improvements
+        ],
         "stop_reason": report.stop,
         "candidates": report.strategies,
         "simulated_plans": report.simulated,
@@ -320,8 +329,10 @@ def _print_report(planned: Planned, out: Path, whole: Sequence[KeptWhole]) -> No
     report = planned.report
     console = PlainConsole()
     print_plan(console, planned, whole)
+    soon = found_after(planned.improvements, 1 + NEAR)
+    near = "" if soon is None else f" (a plan within {NEAR:.0%} of this one after {soon:.1f} s)"
     console.print(
-        f"chose among {report.strategies:,} strategies in {planned.seconds:.1f} s,"
+        f"chose among {report.strategies:,} strategies in {planned.seconds:.1f} s{near},"
         f" simulated {report.simulated} plans, reused {report.known:,} prices,"
         f" left {report.rewrites_left:,} rewrites unexplored (stopped: {report.stop});"
         f" plan written to {out}",

@@ -23,7 +23,7 @@ from search.choices import (
 )
 from search.cost.efficiency import Speed
 from search.cost.planned import Planner
-from search.cost.progress import Progress, Teller, silent
+from search.cost.progress import Teller
 from search.pipeline.beside import WithPipelines
 from search.pipeline.planner import PIPELINES, PipelinePlanner
 from search.plan.planner import MeshPlanner
@@ -98,12 +98,12 @@ def planner_of(
     training: Training,
     speed: Speed | None,
     asked: SearchOptions = SearchOptions(),
-    progress: Progress = silent,
+    teller: Teller | None = None,
 ) -> Planner:
     """Return a planner with a time limit in seconds. The joint planner considers pipelines too.
-    ``progress`` is called with the state of the search. Raises InputError for an unknown name."""
+    ``teller`` is told the state of the search. Raises InputError for an unknown name."""
     check_name(name)
-    teller = Teller(progress)
+    teller = Teller() if teller is None else teller
     if asked.degrees is not None:
         if name != "joint":
             raise InputError("--degrees", f"with --planner {name}, expected one of the two")

@@ -14,11 +14,13 @@ from search.cost.cost import SGD
 from search.cost.progress import (
     AFTER_INTERRUPT,
     GRACE,
+    Improvement,
     OutOfTime,
     Phases,
     Status,
     Teller,
     check_time,
+    found_after,
     now,
     time_left,
     timed_by,
@@ -56,7 +58,7 @@ LEVELS = {"substitute", "map", "refine", "pipeline"}
 def test_planners_report_their_progress(planner, works, library):
     told: list[Status] = []
     machine = load_machine("local").with_devices(2)
-    chosen = planner_of(planner, machine, library, 60.0, SGD, None, progress=told.append)
+    chosen = planner_of(planner, machine, library, 60.0, SGD, None, teller=Teller(told.append))
     plan = chosen.plan("mlp-mnist", build_model("mlp-mnist", None, 2)).plan
     assert works <= {status.work for status in told}
     levels = {status.level for status in told}
@@ -70,6 +72,22 @@ def test_priced_plan_that_cannot_run_is_not_the_best():
     teller.works_on("all", "map")
     teller.priced()
     assert told == [Status("all", 0, None, "map"), Status("all", 1, None, "map")]
+
+
+def test_faster_plans_are_noted_with_the_seconds_until_then():
+    times = iter([10.0, 12.0, 13.0])
+    with timed_by(lambda: next(times)):
+        teller = Teller()
+        for step in (0.4, 0.5, 0.1, 0.2):
+            teller.priced(step)
+    assert teller.improvements == [Improvement(2.0, 0.4), Improvement(3.0, 0.1)]
+
+
+@pytest.mark.parametrize(("near", "after"), [(1.0, 3.0), (1.01, 2.0), (1.5, 1.0), (2.0, 1.0)])
+def test_when_a_plan_was_nearly_the_fastest(near, after):
+    steps = Improvement(1.0, 0.3), Improvement(2.0, 0.202), Improvement(3.0, 0.2)
+    assert found_after(steps, near) == after
+    assert found_after((), near) is None
 
 
 def test_phases_add_up():
@@ -87,7 +105,7 @@ def test_no_plan_is_faster_than_the_reported_bound(model, devices, library):
     told: list[Status] = []
     machine = load_machine("dgx-a100").with_devices(devices)
     asked = SearchOptions(Mode.PARALLEL)
-    planner_of("joint", machine, library, 60.0, SGD, None, asked, told.append).plan(
+    planner_of("joint", machine, library, 60.0, SGD, None, asked, Teller(told.append)).plan(
         model, build_model(model, None, devices)
     )
     mapped = [status for status in told if status.level in ("map", "refine")]
