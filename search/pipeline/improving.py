@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import inf
 
 from search.cost.progress import check_time
@@ -172,10 +173,10 @@ class PipelineImprover:
     def _refine(self, given: BuiltPipeline) -> None:
         """Refine what a pipeline recomputes, and its order of issue."""
         less = self.pricer.recomputing_less(given, WORK)
-        if less is not given:
-            self.built.append(less)
-        for one in reorderings(less, self.pricer.reordered):
+        fewer = [] if less is given else [less]
+        for one in chain(fewer, reorderings(less, self.pricer.reordered)):
             self.built.append(one)
+            self.pricer.teller.found(one.seconds if one.fits else inf)
 
     def _build(self, one: Outline) -> BuiltPipeline:
         self.built.append(self.pricer.built(one))

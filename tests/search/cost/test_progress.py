@@ -66,6 +66,16 @@ def test_planners_report_their_progress(planner, works, library):
     check(told, plan.estimates.step_seconds)
 
 
+def test_a_pipeline_that_is_improved_once_it_is_built_is_reported(library):
+    """Here a better order of issue gains 0.6 %."""
+    told: list[Status] = []
+    machine = load_machine("local")
+    given = machine, library, 60.0, SGD, None
+    chosen = planner_of("pipeline-2bw", *given, teller=Teller(told.append))
+    plan = chosen.plan("mlp-tiny", build_model("mlp-tiny", None, machine.devices)).plan
+    check(told, plan.estimates.step_seconds)
+
+
 def test_priced_plan_that_cannot_run_is_not_the_best():
     told: list[Status] = []
     teller = Teller(told.append)
