@@ -5,8 +5,9 @@
 For each graph: the step of our plan, that of the best annealed one, their ratio, and the seconds of
 our search by the clock, as it may use two processors. An annealing has ``--seconds`` of CPU in all,
 with restarts. The results of annealings are written to the file ``--judged``, one a line, and read
-from it in later runs. By default it is the one beside this module, with annealings of 120 seconds
-or more for 40 graphs. Plans that are read are priced again, as the cost model may have changed.
+from it in later runs. By default it is the one beside this module. It has the better of two
+annealings for each of 40 graphs, one of 120 seconds and one of 600. Plans that are read are priced
+again, as the cost model may have changed.
 ``--no-plans`` anneals without planning.
 """
 
