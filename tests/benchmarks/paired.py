@@ -26,6 +26,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from pcg.machine import load_machine
+from search.cost.progress import Improvement, found_after
 
 HERE = Path(__file__).parents[2]
 MODELS = ("mlp", "dlrm", "xdl", "candle-uno", "bert-large", "resnext50", "inception-v3")
@@ -42,18 +43,13 @@ ROUNDING = 1e-9
 @dataclass(frozen=True)
 class Ran:
     """A command that ran. ``wall``: its seconds by the clock; ``search``: those of its search;
-    ``step``: seconds of a step of its plan; ``plans``: for each faster plan in the course of the
-    search, the seconds of the command until then, and those of a step."""
+    ``step``: seconds of a step of its plan; ``plans``: the faster plans in the course of the
+    search, with the seconds of the command until then."""
 
     wall: float
     search: float
     step: float
-    plans: tuple[tuple[float, float], ...]
-
-    def after(self, step: float) -> float:
-        """The seconds after which it had a plan whose step takes no longer than ``step``; infinite
-        if it had none."""
-        return next((after for after, found in self.plans if found <= step), inf)
+    plans: tuple[Improvement, ...]
 
 
 def ran(checkout: Path, plan: Path, *given: str) -> Ran:
@@ -66,7 +62,7 @@ def ran(checkout: Path, plan: Path, *given: str) -> Ran:
     wall, made = perf_counter() - begun, json.loads(done.stdout)
     beside = wall - made["search_seconds"]  # before the search, and a little after it
     plans = [
-        (beside + plan["after_seconds"], plan["step_seconds"])
+        Improvement(beside + plan["after_seconds"], plan["step_seconds"])
         for plan in made.get("improvements", ())  # an older commit has none
     ]
     return Ran(wall, made["search_seconds"], made["predicted_seconds"], tuple(plans))
@@ -95,9 +91,10 @@ def compare(other: Path, models: list[str], devices: range) -> None:
                 before, now = ran(other, plan, *given), ran(HERE, plan, *given)
                 begins = min(begins, now.wall - now.search)
                 most = before.step * (1 + ROUNDING)
-                soon = now.after(most)
+                soon = found_after(now.plans, most / now.step)
                 text, within = f"{model:12} {machine:8} x {nodes:3}: {_beside(before, now)}", now
-                text += f"; no slower after {soon:.1f} s ({soon / before.wall:.2f})"
+                if soon is not None:
+                    text += f"; no slower after {soon:.1f} s ({soon / before.wall:.2f})"
                 if now.wall > before.wall:
                     budget = before.wall - begins - MARGIN
                     within = ran(HERE, plan, *given, "--budget", f"{max(LEAST, budget):.2f}")

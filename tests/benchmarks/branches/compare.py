@@ -7,8 +7,7 @@ our search by the clock, as it may use two processors. An annealing has ``--seco
 with restarts. The results of annealings are written to the file ``--judged``, one a line, and read
 from it in later runs. By default it is the one beside this module. It has the better of two
 annealings for each of 40 graphs, one of 120 seconds and one of 600. Plans that are read are priced
-again, as the cost model may have changed.
-``--no-plans`` anneals without planning.
+again, as the cost model may have changed. ``--no-plans`` anneals without planning.
 """
 
 from __future__ import annotations
