@@ -171,7 +171,8 @@ class PipelineImprover:
         self._refine(best)
 
     def _refine(self, given: BuiltPipeline) -> None:
-        """Refine what a pipeline recomputes, and its order of issue. Only pipelines that fit are added."""
+        """Refine what a pipeline recomputes, and its order of issue. Only pipelines that fit are
+        added."""
         less = self.pricer.recomputing_less(given, WORK)
         fewer = [] if less is given else [less]
         for one in chain(fewer, reorderings(less, self.pricer.reordered)):
