@@ -10,6 +10,7 @@ from __future__ import annotations
 from pcg.machine import load_machine
 from pcg.plan.text import parse_graph
 from search.cost.cost import CostModel
+from search.cost.native.compiled import FOLDER
 from search.map.building import Builder
 from search.map.choose.choosing import Choice, Chooser
 from search.map.rules.cuts import Cuts
@@ -35,6 +36,12 @@ def compile_annealing() -> float:
     annealer = Annealer(chooser, delta, work=WORK_TO_COMPILE)
     annealer.annealed(Choice(graph, {}, 0.0, mappings=mappings))
     return annealer.least
+
+
+def load_compiled() -> None:
+    """Load the machine code, if it was compiled before."""
+    if FOLDER.is_dir():
+        compile_annealing()
 
 
 if __name__ == "__main__":

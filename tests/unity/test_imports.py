@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import get_type_hints
 
 import pytest
@@ -107,6 +108,26 @@ def test_commands_load_no_torch():
     tensors."""
     commands = [command for command in COMMANDS if command != "export"]
     names = loaded("\n".join(f"import unity.commands.{command}" for command in commands))
+    assert "torch" not in names
+
+
+SEARCH = """
+import sys
+from unity.optimize import app
+from unity.support import processes
+
+processes.cores = lambda: 2
+sys.argv = ["optimize", "mlp-tiny", "-o", {path!r}]
+app(standalone_mode=False)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux")
+def test_a_search_loads_no_torch(tmp_path: Path):
+    """The model is captured in a fork, and its plan and report need no torch."""
+    path = tmp_path / "plan.json"
+    names = loaded(SEARCH.format(path=str(path)))
+    assert path.exists()
     assert "torch" not in names
 
 

@@ -28,6 +28,7 @@ from search.cost.kept_whole import KeptWhole, kept_whole
 from search.cost.planned import Planned
 from search.cost.progress import Progress, Status, Teller, found_after, silent
 from search.pipeline.planner import PIPELINES
+from search.refine.compile import load_compiled
 from search.report.describe import (
     pipeline_text,
     recomputed_counts,
@@ -44,6 +45,7 @@ from unity.support.declarations import load_user_operators
 from unity.support.limits import check_batch, check_devices
 from unity.support.plan_text import print_plan, speedup_of
 from unity.support.planners import SearchOptions, asked_training, check_name, planner_of
+from unity.support.processes import in_fork
 from unity.support.speed import measured
 
 if TYPE_CHECKING:
@@ -141,14 +143,24 @@ def answered(options: Options, subject: Subject) -> Answer:
     NegativeAnswer."""
     question = _question(options)
     groups = norm_groups(options.batch_norm, options.planner, question.machine.devices)
-    captured = subject.capture(question.machine.devices, groups)
-    agreement = subject.compare()
+
+    def look() -> tuple[Captured, ModuleAgreement | None]:
+        return subject.capture(question.machine.devices, groups), subject.compare()
+
+    # Torch takes seconds to load, and a search needs none of it.
+    captured, agreement = in_fork(look, lambda: _get_ready(options.rules))
     library = load_library(options.rules)
     planned = _searched(options, question, library, captured)
     # A profile changes figures, not the machine that the plan is made for.
     made_for = replace(planned.plan, machine=machine_record(question.named))
     planned = replace(planned, plan=of_module(made_for, captured, library.rules))
     return Answer(question, planned, agreement, (*captured.notes, *planned.notes))
+
+
+def _get_ready(rules: Path | None) -> None:
+    """Load what a search needs besides the model."""
+    load_library(rules)
+    load_compiled()
 
 
 def _subject(options: Options) -> Subject:
