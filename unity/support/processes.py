@@ -8,8 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from multiprocessing import current_process, get_context
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from typing import Generic, NamedTuple, TypeVar
 
 from rich.progress import Progress
@@ -54,40 +53,55 @@ def in_fork(work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
     """
     if not _may_fork():
         return work()
-    context = get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(work, sender), daemon=True)
-    with warnings.catch_warnings():  # about forks beside threads: see ``_may_fork``
-        warnings.simplefilter("ignore", DeprecationWarning)
-        process.start()
-    sender.close()
+    sent, receiver, pid = None, *_forked(work)
     try:
         meanwhile()
-        with suppress(EOFError):
+        with suppress(Exception):  # such as the end of the fork, or a class that is unknown here
             sent = receiver.recv()
-            if isinstance(sent, UnityError):
-                raise sent
-            return sent.result
     finally:
-        process.kill()
-        process.join()
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
         receiver.close()
-    return work()
+    if isinstance(sent, UnityError):
+        raise sent
+    return sent.result if isinstance(sent, _Done) else work()
 
 
 def _may_fork() -> bool:
     """Whether a fork saves time, and is safe. Torch may have threads, which a fork lacks."""
-    is_safe = sys.platform == "linux" and not current_process().daemon
-    return is_safe and "torch" not in sys.modules and cores() > 1
+    return sys.platform == "linux" and "torch" not in sys.modules and cores() > 1
 
 
-def _run(work: Callable[[], T], sender: Connection) -> None:
+def _forked(work: Callable[[], object]) -> tuple[Connection, int]:
+    """Begin work in a fork. Returns the connection for its result, and the fork's number. Processes
+    of ``multiprocessing`` have no standard input, which a debugger needs."""
+    receiver, sender = Pipe(duplex=False)
+    _flush()
+    with warnings.catch_warnings():  # about forks beside threads: see ``_may_fork``
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            _run(work, sender)
+        finally:
+            os._exit(0)
+    sender.close()
+    return receiver, pid
+
+
+def _run(work: Callable[[], object], sender: Connection) -> None:
     """Do the work, and send what it returns, or its error if that is one of Unity."""
     # A terminal interrupts all processes. The one that forked ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(Exception):
-        try:
-            sent = _Done(work())
-        except UnityError as error:
-            sent = error
-        sender.send(sent)
+    try:
+        sent = _Done(work())
+    except UnityError as error:
+        sent = error
+    _flush()
+    sender.send(sent)
+
+
+def _flush() -> None:
+    """Write what was printed, or it would be printed twice, or not at all."""
+    sys.stdout.flush()
+    sys.stderr.flush()

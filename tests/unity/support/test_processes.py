@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from multiprocessing import active_children
+from multiprocessing import Process
+from select import select
 
 import pytest
 
@@ -71,13 +72,42 @@ def test_work_runs_here_if_the_fork_fails() -> None:
 @pytest.mark.parametrize("error", [InputError("rules.json", "not JSON"), KeyboardInterrupt()])
 def test_the_fork_ends_with_what_runs_here(error: BaseException) -> None:
     never, _ = os.pipe()
+    began, begins = os.pipe()
 
     def waits() -> None:
+        os.write(begins, str(os.getpid()).encode())
         os.read(never, 1)
 
     def fails() -> None:
+        select([began], [], [])
         raise error
 
     with pytest.raises(type(error)):
         in_fork(waits, fails)
-    assert not active_children()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(os.read(began, 20)), 0)
+
+
+def test_work_may_print_ask_and_begin_processes(capfd: pytest.CaptureFixture[str]) -> None:
+    """A user's module may do what it likes, such as loading data in processes of its own."""
+
+    def works() -> tuple[bytes, int | None]:
+        print("in the fork", end=", ")
+        child = Process(target=nothing)
+        child.start()
+        child.join()
+        return os.read(0, 3), child.exitcode
+
+    print("before", end=", ")
+    asks, answers = os.pipe()
+    os.write(answers, b"yes")
+    before = os.dup(0)
+    os.dup2(asks, 0)
+    try:
+        assert in_fork(works, nothing) == (b"yes", 0)
+    finally:
+        os.dup2(before, 0)
+        for one in (asks, answers, before):
+            os.close(one)
+    print("after")
+    assert capfd.readouterr().out == "before, in the fork, after\n"
