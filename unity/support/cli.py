@@ -125,6 +125,9 @@ def run_command(main: Callable[[], int | None]) -> NoReturn:
     A `UnityError` becomes one line on the standard error, and the status that it carries. Any other
     exception is a fault of Unity and passes through with its traceback.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by a shell, as in `unity ... >&-`
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(
             stream, TextIOWrapper

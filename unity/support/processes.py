@@ -73,13 +73,12 @@ def _may_fork() -> bool:
 
 
 def _forked(work: Callable[[], object]) -> tuple[Connection, int]:
-    """Begin work in a fork. Returns the connection for its result, and the fork's number. Processes
-    of ``multiprocessing`` have no standard input, which a debugger needs."""
+    """Begin work in a fork. Returns the connection for its result, and the fork's number."""
     receiver, sender = Pipe(duplex=False)
     _flush()
     with warnings.catch_warnings():  # about forks beside threads: see ``_may_fork``
         warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
+        pid = os.fork()  # a process of multiprocessing has no standard input for a debugger
     if pid == 0:
         try:
             _run(work, sender)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -149,3 +150,12 @@ def test_reader_that_leaves_is_no_fault():
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_output_that_is_closed_is_no_fault(closed: int):
+    code = "from unity.support.cli import run_command, say; run_command(lambda: say('done'))"
+    shell = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(code)} {closed}>&-"
+    done = subprocess.run(shell, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == ("" if closed == 1 else "done\n")
