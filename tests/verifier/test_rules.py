@@ -39,7 +39,10 @@ def test_each_rule_of_the_folders_has_its_verdict(folder: str, first: int) -> No
         if verdict is not Verdict.PROVED:
             assert decision.reason
 
-    check_each([*lines(folder)][first::6], check)
+    some = [*lines(folder)][first::6]
+    if not some:
+        pytest.skip("the folder has fewer rules")
+    check_each(some, check)
 
 
 @pytest.mark.parametrize("third", a_third(range(3)))

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+ROUNDING = 1e-12
+"""A sum may be a result of rounding if it is smaller than this part of what is added."""
 
 
 class NoMeaning(Exception):
@@ -86,11 +88,23 @@ def elementwise(function: Callable[..., Array], *, linear: bool = False) -> Call
         for parts in zip(*(x.parts for x in xs), strict=True):
             out = np.zeros(xs[0].shape)
             for block in grid(xs[0].shape, pieces(xs[0])):
-                out[block] = function(*(part[block] for part in parts), **given)
+                of = [part[block] for part in parts]
+                out[block] = defined(function(*of, **given), *of)
             results.append(out)
         return replace(xs[0], parts=tuple(results))
 
     return run
+
+
+def defined(made: Array, *of: Array) -> Array:
+    """A result with nan where it, or what it is computed from, is undefined."""
+    return np.where(np.all([np.isfinite(x) for x in (made, *of)], axis=0), made, np.nan)
+
+
+def settled(made: Array, x: Array, y: Array) -> Array:
+    """A sum with zeros for what is left of rounding where x and y cancel. The root and the
+    logarithm of that would be far from those of zero, or not exist."""
+    return np.where(np.abs(made) < ROUNDING * np.maximum(np.abs(x), np.abs(y)), 0.0, made)
 
 
 def multiply(x: Tensor, y: Tensor) -> Tensor:
@@ -226,8 +240,8 @@ def join(x: Tensor, y: Tensor) -> Tensor:
 
 
 OPERATORS: Mapping[str, Callable[..., Tensor]] = {
-    "add": elementwise(lambda x, y: x + y, linear=True),
-    "subtract": elementwise(lambda x, y: x - y, linear=True),
+    "add": elementwise(lambda x, y: settled(x + y, x, y), linear=True),
+    "subtract": elementwise(lambda x, y: settled(x - y, x, y), linear=True),
     "negate": elementwise(lambda x: -x, linear=True),
     "scale": elementwise(lambda x, factor: factor * x, linear=True),
     "relu": elementwise(lambda x: np.where(np.isnan(x), x, np.maximum(x, 0.0))),

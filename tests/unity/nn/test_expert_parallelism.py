@@ -109,7 +109,10 @@ def test_the_fastest_plan_cuts_between_experts(planned: tuple[str, unity.Planned
             assert list(operand.type.degrees.dims) == [RANKS, 1, 1]
     said = plan.to_dtensor().parameters
     experts = {key: cut for key, cut in said.items() if "router" not in key}
-    assert len(experts) == (3 if name == "routed" else 4)
+    if name == "apart":  # their biases are small, and may be whole
+        assert {"up.*.weight", "down.*.weight"} <= experts.keys()
+    else:
+        assert len(experts) == 3
     assert all(cut == (Shard(0),) for cut in experts.values()), experts
 
 
