@@ -130,12 +130,12 @@ def refine(
 ) -> None:
     """Refine the fastest plans of a few graphs, with each operator on any devices, and price the
     results. Annealings are first short, then wide, then near the fastest plan. After each wide one,
-    the graph of the fastest plan is rewritten, unless ``rewriting`` is None, or found nothing
-    faster for this plan before; after the first one, those of other plans as well. Refinement ends
-    when annealings agree on the fastest plan and rewriting finds nothing faster. All is left out
-    where it cannot gain or is not known to be worth its time: for chains on devices of one kind
-    unless they are tiny, for many operators or devices, and for plans that take hardly longer than
-    their work."""
+    the graph of the fastest plan is rewritten, unless ``rewriting`` is None, or has led to this
+    plan and to nothing faster from there; after the first one, those of other plans as well.
+    Refinement ends when annealings agree on the fastest plan and rewriting finds nothing faster.
+    All is left out where it cannot gain or is not known to be worth its time: for chains on devices
+    of one kind unless they are tiny, for many operators or devices, and for plans that take hardly
+    longer than their work."""
     if not may_refine(machine):
         return
     work = WORK if work is None else work
@@ -152,20 +152,27 @@ def refine(
         starts, is_faster = [fastest.start], False
         if rewriting is not None and stages is WIDELY and fastest.seconds < settled:
             teller.works_on("rewriting as refined", "refine")
-            near = (own for own in refined if own.seconds <= BEHIND * fastest.seconds)
-            every = dict.fromkeys((fastest, *(near if phase == 0 else ())))
-            starts = _all_rewritten([*every], rewriting, work, OTHERS[is_quick])
-            is_faster = any(start.seconds < fastest.seconds for start in starts)
-            settled = inf if is_faster else fastest.seconds
-        if fastest.often >= AGREEING and not is_faster:
+            every = _near(refined, fastest) if phase == 0 else [fastest]
+            starts, is_exhausted = _all_rewritten(every, rewriting, work, OTHERS[is_quick])
+            least = min(start.seconds for start in starts)
+            is_faster, settled = least < fastest.seconds, least if is_exhausted else inf
+        often = sum(own.often for own in refined if own.seconds == fastest.seconds)
+        if often >= AGREEING and not is_faster:
             return
+
+
+def _near(refined: Sequence[_Refined], fastest: _Refined) -> list[_Refined]:
+    """The fastest plan, and then others that are not far behind."""
+    near = (own for own in refined if own.seconds <= BEHIND * fastest.seconds)
+    return [*dict.fromkeys((fastest, *near))]
 
 
 def _all_rewritten(
     refined: Sequence[_Refined], rewriting: Rewriting, work: int, others: int
-) -> list[_Start]:
+) -> tuple[list[_Start], bool]:
     """The best plan after rewrites of each graph, and other plans near that of the first: one for
-    each graph, and up to ``others`` besides the first."""
+    each graph, and up to ``others`` besides the first. And whether the rewriter of the fastest one
+    found nothing faster in the end."""
     given = rewriting.rules_of, work
     rewriters = [
         RefinedRewriter(own.trial, own.tried.choice, own.tried.seconds, *given) for own in refined
@@ -177,7 +184,8 @@ def _all_rewritten(
     by_graph: dict[Graph, _Start] = {}
     for start in [*(starts[0] for starts in made), *made[0][1:]]:
         by_graph.setdefault(start.trial.graph, start)
-    return [*by_graph.values()][: 1 + others]
+    fastest = min(rewriters, key=lambda one: one.plan.seconds)
+    return [*by_graph.values()][: 1 + others], fastest.is_exhausted
 
 
 def _starts(model: Graph, search: SearchState, machine: Machine, teller: Teller) -> list[_Start]:

@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pcg.graph.graph import Graph, Node, rebuild
 from pcg.graph.pairs import side
@@ -95,8 +95,12 @@ class RewrittenPlan:
     derivation: Derivation
 
 
-_Found = tuple[RewrittenPlan, dict[Graph, RewrittenPlan]]
-"""The fastest plan, and all from which the search went on, by graph."""
+class _Found(NamedTuple):
+    """What a rewriter found: see the fields of the same names."""
+
+    plan: RewrittenPlan
+    reached: dict[Graph, RewrittenPlan]
+    is_exhausted: bool
 
 
 @dataclass(eq=False)
@@ -112,6 +116,9 @@ class RefinedRewriter:
     work: int
     plan: RewrittenPlan = field(init=False)
     """The fastest plan so far."""
+    is_exhausted: bool = field(init=False, default=False)
+    """Whether the last graphs that were reached from this plan led to nothing faster. False if the
+    search ended before that was known."""
     _reached: dict[Graph, RewrittenPlan] = field(
         init=False, default_factory=dict[Graph, RewrittenPlan]
     )
@@ -134,12 +141,11 @@ class RefinedRewriter:
 
     @property
     def result(self) -> _Found:
-        """The fastest plan so far, and all from which the search went on."""
-        return self.plan, self._reached
+        return _Found(self.plan, self._reached, self.is_exhausted)
 
     def take_over(self, result: _Found) -> None:
         """Take over the plans of the same search in another process."""
-        self.plan, self._reached = result
+        self.plan, self._reached, self.is_exhausted = result
 
     def run(self) -> None:
         """Rewrite the graph as long as that makes its plan faster now and then. After an interrupt,
@@ -147,8 +153,11 @@ class RefinedRewriter:
         now, waits = self.plan, 0
         for _ in range(ROUNDS):
             self._reached[now.choice.graph] = now
-            best = self._best_beside(now)
-            if not best or waits == PATIENCE or self.trial.phases.is_over:
+            best = self._best_beside(now) if waits < PATIENCE else []
+            if self.trial.phases.is_over:
+                return
+            if not best:
+                self.is_exhausted = True
                 return
             now = self._together(now, best)
             waits = 0 if now.seconds < self.plan.seconds else waits + 1

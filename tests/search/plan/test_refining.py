@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from math import inf
 from typing import Any, NamedTuple
 
@@ -159,32 +159,44 @@ def test_resharding_for_several_readers_is_counted_once(library, brief: bool):
 @pytest.mark.parametrize(
     ("annealed", "often", "rewritten", "expected"),
     [
-        # Rewriting gains each time.
-        ([3.0, 2.0, 1.5], 3, [2.5, 1.8], "ARARA"),
+        # Rewriting gains each time, and might gain more.
+        ([3.0, 2.0, 1.5], [3], [(2.5, False), (1.8, False)], "ARARA"),
+        ([3.0, 2.5, 1.5], [3], [(2.5, False), (1.8, False)], "ARARA"),
+        # Rewriting gains, and then finds nothing more for the same plan.
+        ([3.0, 2.5, 2.5], [2], [(2.5, True)], "ARAA"),
         # Rewriting finds nothing, and would do the same again for the same plan.
-        ([3.0, 3.0, 3.0], 2, [3.0], "ARAA"),
+        ([3.0, 3.0, 3.0], [2], [(3.0, True)], "ARAA"),
         # The second annealing gains, so there is another plan to rewrite.
-        ([3.0, 2.0, 2.0], 2, [3.0, 2.0], "ARARA"),
+        ([3.0, 2.0, 2.0], [2], [(3.0, True), (2.0, True)], "ARARA"),
+        ([3.0, 2.0, 2.0], [2], [(2.5, True), (2.0, True)], "ARARA"),
         # Annealings agree, and rewriting finds nothing faster.
-        ([3.0], 3, [3.0], "AR"),
-        ([3.0, 2.0], 3, [2.0, 2.0], "ARAR"),
+        ([3.0], [3], [(3.0, True)], "AR"),
+        ([3.0], [2, 1], [(3.0, True)], "AR"),
+        ([3.0, 2.0], [3], [(2.0, False), (2.0, True)], "ARAR"),
+        ([3.0, 2.0], [3], [(2.0, True)], "ARA"),
     ],
 )
 def test_refinement_goes_on_while_it_may_gain(annealed, often, rewritten, expected, monkeypatch):
-    """``expected``: the annealings and rewritings, in order."""
+    """``often``: for each of some graphs, how many annealings agree; ``rewritten``: the seconds
+    after rewriting, and whether it found nothing faster in the end; ``expected``: the annealings
+    and rewritings, in order."""
     done: list[str] = []
-    seconds = {"A": iter(annealed), "R": iter(rewritten)}
+    seconds, made = iter(annealed), iter(rewritten)
 
-    def works(kind: str, *given: Any) -> list[Any]:
+    def anneal(*given: Any) -> list[Outcome]:
         if refining.SOON in given:
             return []
-        done.append(kind)
-        taken = next(seconds[kind])
-        return [Outcome(taken, often)]
+        done.append("A")
+        return [Outcome(taken, own) for taken in islice(seconds, 1) for own in often]
+
+    def rewrite(*given: Any) -> tuple[list[Outcome], bool]:
+        done.append("R")
+        taken, is_exhausted = next(made)
+        return [Outcome(taken, 1)], is_exhausted
 
     monkeypatch.setattr(refining, "_starts", lambda *_: [])
-    monkeypatch.setattr(refining, "_annealed", partial(works, "A"))
-    monkeypatch.setattr(refining, "_all_rewritten", partial(works, "R"))
+    monkeypatch.setattr(refining, "_annealed", anneal)
+    monkeypatch.setattr(refining, "_all_rewritten", rewrite)
     nothing: Any = None
     given = parse_graph(TWO_TOWERS), nothing, MACHINE, Teller(), Rewriting(nothing, nothing)
     refining.refine(*given, work=WORK)

@@ -160,6 +160,7 @@ def test_rewriters_in_processes_of_their_own_find_the_same(library, monkeypatch)
         assert [*map(written, (one.plan, *one.others))] == [
             *map(written, (other.plan, *other.others))
         ]
+        assert one.is_exhausted == other.is_exhausted
 
 
 def written(plan: RewrittenPlan) -> tuple[object, ...]:
@@ -190,8 +191,8 @@ def test_graphs_that_are_nearly_as_fast_are_returned_as_well(library, monkeypatc
 def test_the_search_goes_on_from_slower_graphs_and_reaches_none_twice(library, monkeypatch):
     """No graph is faster, and still some rounds look at others."""
     rewriter = rewriter_of(parse_graph(JOINED), library)
-    rewriter = replace(rewriter, seconds=0.9 * rewriter.seconds)
-    monkeypatch.setattr(rewriting, "SLOWER", 2.0)
+    rewriter = replace(rewriter, seconds=0.5 * rewriter.seconds)
+    monkeypatch.setattr(rewriting, "SLOWER", 4.0)
     begun: list[Graph] = []
     listed = RefinedRewriter._applications
 
@@ -202,6 +203,21 @@ def test_the_search_goes_on_from_slower_graphs_and_reaches_none_twice(library, m
     monkeypatch.setattr(RefinedRewriter, "_applications", noted)
     rewriter.run()
     assert 1 < len(begun) == len({*begun})
+    assert rewriter.is_exhausted
+    begun.clear()
+    monkeypatch.setattr(rewriting, "PATIENCE", 1)
+    patient = replace(rewriter)
+    patient.run()
+    assert len(begun) == 1, "no round follows those that may find nothing faster"
+    assert patient.is_exhausted
+
+
+def test_a_rewriter_that_ends_right_after_a_gain_is_not_exhausted(library, monkeypatch):
+    monkeypatch.setattr(rewriting, "ROUNDS", 1)
+    rewriter = rewriter_of(parse_graph(JOINED), library)
+    rewriter.run()
+    assert rewriter.plan.seconds < rewriter.seconds
+    assert not rewriter.is_exhausted
 
 
 def test_an_application_that_makes_a_step_slower_is_not_tried_again(library, monkeypatch):
