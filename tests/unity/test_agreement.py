@@ -38,7 +38,7 @@ def _one_library():
     """Read the library once: reading takes a second or two for each command."""
     with pytest.MonkeyPatch.context() as patch:
         library = load_library()
-        patch.setattr("unity.commands.optimize.load_library", lambda path=None: library)
+        patch.setattr("unity.commands.planning.load_library", lambda path=None: library)
         yield
 
 

@@ -131,6 +131,23 @@ def test_a_search_loads_no_torch(tmp_path: Path):
     assert "torch" not in names
 
 
+LOOK = """
+from unity.commands.looking import look_at
+from unity.optimize import Options
+
+look_at(Options("mlp-tiny"))
+"""
+
+
+def test_a_look_at_a_model_loads_no_search():
+    """The fork begins before a search is loaded. Loading it there as well would take as long."""
+    names = loaded(LOOK)
+    assert "torch" in names
+    assert of_ours(names) & of_ours(loaded("import unity.commands.planning")) >= {"pcg.machine"}
+    assert not any(name.startswith(("search.", "substitutions.rules")) for name in names - LIGHT)
+    assert "numba" not in names
+
+
 def test_workers_of_a_run_load_no_prover_and_no_rules():
     """Each device has a worker, and the run waits for each of them."""
     names = loaded("import unity.run, unity.commands.train")

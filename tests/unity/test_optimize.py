@@ -22,7 +22,7 @@ from search.cost.progress import Status
 from search.pipeline.beside import WithPipelines
 from substitutions.rules.store import default_path
 from unity.__main__ import main
-from unity.commands.optimize import progress_line
+from unity.commands.planning import progress_line
 from unity.optimize import app
 from unity.simulate import app as simulator
 from unity.support.origin import check_origin

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from search.choices import Mode, Recompute
 from unity.api.losses import Loss, LossSource, with_loss
 from unity.api.planned import PlannedModel, check_module
 from unity.api.shrunk import shorter, shrunk
-from unity.commands.optimize import Subject, answered, check, load
+from unity.commands.looking import Look
+from unity.commands.planning import answered, check, load
 from unity.optimize import Options
 
 MOST_BYTES = 1 << 30
@@ -124,17 +126,12 @@ def optimize(
     with _without_dashes():
         check(options)
         load(options)
-        subject = Subject(asked.captured, asked.agreement if compare else _nothing)
-        answer = answered(options, subject)
+        answer = answered(options, partial(asked.look, compare))
     return PlannedModel(answer)
 
 
 def _path(given: str | Path | None) -> Path | None:
     return None if given is None else Path(given)
-
-
-def _nothing() -> None:
-    """Stand in for a comparison that is left out."""
 
 
 def _example(
@@ -180,6 +177,11 @@ class _Asked:
     def own(self) -> int:
         """The number of samples of one device."""
         return next(iter(self.call.tensors.values())).shape[0]
+
+    def look(self, compare: bool, devices: int, groups: int) -> Look:
+        """Return the graph, and how it agrees with the module, if that is asked for."""
+        captured = self.captured(devices, groups)
+        return Look(captured, self.agreement() if compare else None)
 
     def captured(self, devices: int, groups: int) -> Captured:
         """Return the graph for a number of devices, with batch norms by ``groups`` of samples."""

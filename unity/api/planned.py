@@ -16,7 +16,7 @@ from runtime.train.eager import ModuleAgreement
 from search.cost.planned import Planned
 from search.report.describe import overall, rows
 from unity.api.placements import DTensorPlan, to_dtensor
-from unity.commands.optimize import Answer, write_page
+from unity.commands.planning import Answer, write_page
 from unity.support.console import PlainConsole
 from unity.support.plan_text import MAX_ROWS, print_plan, speedup_of
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 from rich.progress import Progress
 
@@ -44,27 +44,53 @@ class _Done(NamedTuple, Generic[T]):
     result: T
 
 
-def in_fork(work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
-    """Return the result of ``work``. It runs in a fork while ``meanwhile`` runs here.
+class Forked(Generic[T]):
+    """Work that runs in a fork, beside this process. ``work``: returns a result.
 
-    An error of Unity is raised here. After any other error ``work`` runs here again, and fails as
-    it would without a fork. So it does if the fork died. Without a second processor, or if this
-    process can't be forked safely, ``work`` runs here alone.
+    After ``with Forked(work) as forked`` nothing of it is left.
     """
-    if not _may_fork():
-        return work()
-    sent, receiver, pid = None, *_forked(work)
-    try:
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._running: tuple[Connection, int] | None = None
+
+    def begin(self) -> None:
+        """Begin the work, if it has not begun. Without a second processor, or if this process can't
+        be forked safely, it runs when its result is asked for."""
+        if self._running is None and _may_fork():
+            self._running = _forked(self._work)
+
+    def result(self, meanwhile: Callable[[], object]) -> T:
+        """Return the result. ``meanwhile`` runs here first if the work is in a fork.
+
+        An error of Unity is raised here. After any other error the work runs here again, and fails
+        as it would without a fork. So it does if the fork died.
+        """
+        if self._running is None:
+            return self._work()
         meanwhile()
+        sent, (receiver, _) = None, self._running
         with suppress(Exception):  # such as the end of the fork, or a class that is unknown here
             sent = receiver.recv()
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        receiver.close()
-    if isinstance(sent, UnityError):
-        raise sent
-    return sent.result if isinstance(sent, _Done) else work()
+        self._end()
+        if isinstance(sent, UnityError):
+            raise sent
+        return sent.result if isinstance(sent, _Done) else self._work()
+
+    def _end(self) -> None:
+        """End the fork, if there is one."""
+        if self._running is not None:
+            receiver, pid = self._running
+            self._running = None
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            receiver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
 
 
 def _may_fork() -> bool:

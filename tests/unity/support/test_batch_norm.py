@@ -44,7 +44,7 @@ def _one_library():
     """Read the library once: reading takes a second or two for each command."""
     with pytest.MonkeyPatch.context() as patch:
         library = load_library()
-        for name in ("commands.optimize", "commands.compare"):
+        for name in ("commands.planning", "commands.compare"):
             patch.setattr(f"unity.{name}.load_library", lambda path=None: library)
         yield
 

@@ -7,22 +7,30 @@ import sys
 from collections.abc import Callable
 from multiprocessing import Process
 from select import select
+from typing import TypeVar
 
 import pytest
 
 from pcg.errors import InputError
 from unity.support import processes
-from unity.support.processes import in_fork
+from unity.support.processes import Forked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux")
 
 HERE = os.getpid()
+T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork even where torch is loaded, or there is one processor."""
     monkeypatch.setattr(processes, "_may_fork", lambda: True)
+
+
+def in_fork(work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
+    with Forked(work) as forked:
+        forked.begin()
+        return forked.result(meanwhile)
 
 
 def nothing() -> None:
@@ -33,6 +41,24 @@ def test_work_runs_in_a_fork_and_the_rest_here() -> None:
     others: list[int] = []
     assert in_fork(os.getpid, lambda: others.append(os.getpid())) != os.getpid()
     assert others == [os.getpid()]
+
+
+def test_work_that_has_not_begun_runs_here() -> None:
+    pids: list[int] = []
+    with Forked(os.getpid) as forked:
+        assert forked.result(lambda: pids.append(0)) == os.getpid()
+    assert not pids, "what is done in the meantime saves no time"
+
+
+def test_work_begins_once() -> None:
+    reads, writes = os.pipe()
+    with Forked(lambda: os.write(writes, b"x")) as forked:
+        forked.begin()
+        forked.begin()
+        assert forked.result(nothing) == 1
+    assert os.read(reads, 2) == b"x"
+    for end in (reads, writes):
+        os.close(end)
 
 
 def test_an_error_of_unity_is_raised_here() -> None:
