@@ -242,6 +242,11 @@ class Graph:
 
     outputs: tuple[Value, ...]
 
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Pickle operands before their users, as a graph may be too deep for recursion, and without
+        cached properties."""
+        return _of_nodes, (self.nodes, self.outputs)
+
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """All nodes, operands before their users, in an order that depends on structure only."""
@@ -284,6 +289,11 @@ class Graph:
     def replace(self, values: Mapping[Value, Value]) -> Graph:
         """Return the graph with some values replaced by others. All other nodes are shared."""
         return Graph(rebuild(self.outputs, values))
+
+
+def _of_nodes(nodes: tuple[Node, ...], outputs: tuple[Value, ...]) -> Graph:
+    """Return a graph that was pickled."""
+    return Graph(outputs)
 
 
 def topological(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 
-from pcg.graph.graph import Graph
+from pcg.graph.graph import Graph, apply, leaf
 from pcg.graph.opaque import Opaque
 from pcg.ops import OPERATORS
 from pcg.ops.stand_ins import STAND_INS
 from pcg.plan.text import parse_graph
-from pcg.types.operator import Operator
+from pcg.types.operator import Call, Operator
 
 GRAPH = """
 x = input[8, 12]
@@ -32,6 +32,17 @@ def test_unpickled_graph_has_the_same_digest_and_types():
     assert remade == graph
     assert remade.digest == graph.digest
     assert [n.types for n in remade.nodes] == [n.types for n in graph.nodes]
+
+
+def test_a_deep_graph_is_pickled_with_what_refers_to_its_operators():
+    """A chain of thousands of operators would be too deep for recursion."""
+    value = leaf("input", "x", (8, 8))
+    for _ in range(3000):
+        value = apply(Call(OPERATORS["relu"]), value)
+    graph = Graph((value,))
+    remade, kept = again((graph, {node: number for number, node in enumerate(graph.nodes)}))
+    assert remade.digest == graph.digest
+    assert [kept[node] for node in remade.nodes] == [*range(len(graph.nodes))]
 
 
 def test_operator_of_unity_is_unpickled_as_the_same_object():
