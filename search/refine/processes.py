@@ -57,7 +57,7 @@ def run_side_by_side(searches: Sequence[Search[T]]) -> None:
     count = max(1, min(_processors(), len(searches)))
     bounds = [number * len(searches) // count for number in range(count + 1)]
     own, *others = (searches[begin:end] for begin, end in pairwise(bounds))
-    children = [_Child(some) for some in others]
+    children = [Child(some) for some in others]
     try:
         run_in_turn(own)
         for child in children:
@@ -86,8 +86,14 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def begun(search: Search[T]) -> Child[T] | None:
+    """Begin a search in a process of its own, which the caller has to end. None if there is no
+    second processor, or if a process can't be forked safely."""
+    return Child([search]) if _processors() > 1 else None
+
+
 @dataclass
-class _Child(Generic[T]):
+class Child(Generic[T]):
     """A process that runs some searches."""
 
     searches: Sequence[Search[T]]
@@ -112,11 +118,15 @@ class _Child(Generic[T]):
 
     def interrupt(self) -> None:
         """End the searches, and keep their results if these come soon."""
-        if not self._is_received and self._process.is_alive():
+        if not self._is_received:
             self._process.terminate()
-            with suppress(EOFError):
-                if self._results.poll(WAIT):
-                    self._take_over()
+            self.wait()
+
+    def wait(self) -> None:
+        """Keep the results if they come soon."""
+        with suppress(EOFError):
+            if self._results.poll(WAIT):
+                self._take_over()
 
     def _take_over(self) -> None:
         for one, result in zip(self.searches, self._results.recv(), strict=True):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
 from multiprocessing import active_children
-from time import process_time
+from time import process_time, sleep
 
 import pytest
 from support.plans.branched import TWO_TOWERS
@@ -92,7 +93,37 @@ def test_an_interrupt_keeps_the_best_states_of_all_lanes(chooser, monkeypatch):
     assert [bool(choice.mappings) for choice in bests(own)] == [True, True, False]
 
 
+@dataclass
+class Soon:
+    """A search that has a result at once."""
+
+    result: bool = False
+
+    def run(self) -> None:
+        self.result = True
+
+    def take_over(self, result: bool) -> None:
+        self.result = result
+
+
+class Interrupted(Soon):
+    """A search that is interrupted while others have ended."""
+
+    def run(self) -> None:
+        while any(child.is_alive() for child in active_children()):
+            sleep(0.01)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_keeps_the_results_of_processes_that_have_ended(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    searches = Interrupted(), Soon()
+    with pytest.raises(KeyboardInterrupt):
+        run_side_by_side(searches)
+    assert searches[1].result
+
+
 def test_a_clock_of_processor_time_needs_one_process(chooser, monkeypatch):
-    monkeypatch.setattr(processes, "_Child", lambda searches: pytest.fail("a process began"))
+    monkeypatch.setattr(processes, "Child", lambda searches: pytest.fail("a process began"))
     with timed_by(process_time):
         run_side_by_side(lanes_of(chooser))
