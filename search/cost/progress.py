@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from math import inf
 from time import perf_counter
 from typing import Literal, NamedTuple, TypeVar
@@ -145,6 +146,14 @@ class Teller:
         if seconds < self._best:
             self._best = seconds
             self.improvements.append(Improvement(now() - self._began, seconds))
+        self._tell()
+
+    def found_beside(self, plans: Sequence[Improvement]) -> None:
+        """Note the fastest plans in the course of a search in another process."""
+        every = sorted({*self.improvements, *plans})
+        faster = accumulate((plan.step for plan in every), min, initial=inf)
+        self.improvements[:] = [p for p, best in zip(every, faster, strict=False) if p.step < best]
+        self._best = min((plan.step for plan in self.improvements), default=inf)
         self._tell()
 
     def _tell(self) -> None:

@@ -16,10 +16,9 @@ simulated and its memory counted. The selection of candidates is a heuristic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 from math import inf
 from typing import NamedTuple
@@ -34,7 +33,7 @@ from search.choices import USUAL_REWRITES, IndexRole, Mode, Recompute, RewriteSe
 from search.cost.cost import SGD, CostModel
 from search.cost.derivation import Derivation
 from search.cost.efficiency import Speed
-from search.cost.planned import InterruptedWithPlan, NoFasterPlan, NoPlanInTime, Planned, Stop
+from search.cost.planned import NoFasterPlan, NoPlanInTime, Planned, Stop
 from search.cost.progress import OutOfTime, Phases, Teller, now
 from search.cost.unroll import NotAlike
 from search.map.building import Builder
@@ -52,6 +51,7 @@ from search.plan.judging import Judge
 from search.plan.recomputing import recompute_less
 from search.plan.refining import Rewriting, may_refine, move_once, refine
 from search.plan.reordering import reordered
+from search.plan.rival import RivalPlans, RivalQuestion
 from search.plan.tight import refine_to_fit
 from search.refine.overlap import Trial
 from search.refine.pieces import OperatorPieces
@@ -79,11 +79,6 @@ class _Shared(NamedTuple):
     rows: TableRows
 
 
-Rival = Callable[[str, Graph, float, bool], float]
-"""A function from a graph's name, the graph, a limit in seconds, and whether to look briefly, to
-the step time of the best plan of another kind. Above the limit it may return any larger number."""
-
-
 @dataclass
 class MeshPlanner:
     """Finds the fastest plan that fits a machine, among the strategies of one family."""
@@ -103,7 +98,7 @@ class MeshPlanner:
     """Which tensors may be recomputed in the backward pass."""
     rewrites: RewriteSettings = USUAL_REWRITES
     """How far the search for rewrites goes."""
-    rival: Rival | None = None
+    rival: RivalPlans | None = None
     _phases: Phases = field(init=False, default_factory=Phases)
     _by_rules: dict[_Key, _Shared] = field(init=False, default_factory=dict[_Key, _Shared])
     _short: Folded = field(init=False)
@@ -190,8 +185,9 @@ class MeshPlanner:
 
     def _try_choices(self, name: str, graph: Graph, search: SearchState) -> None:
         """Try choices of strategies for all graphs and devices, and refine the fastest plans."""
-        ask_rival = partial(self._ask_rival, name, graph, search)
-        self._on_all_devices(self._short.graph, search, ask_rival)
+        brief = not self._short.more and may_refine(self.machine)
+        asking = RivalQuestion(self.rival, name, graph, search, brief, self._forget)
+        self._on_all_devices(self._short.graph, search, asking)
         if not self._is_whole:
             return
         self._on_fewer_devices(search)
@@ -201,26 +197,10 @@ class MeshPlanner:
             refine(graph, search, self.machine, self.teller, self._rewriting(search))
             refine_to_fit(graph, search, self.machine, self.teller)
 
-    def _ask_rival(self, name: str, graph: Graph, search: SearchState) -> None:
-        """Ask the rival, if there is one, for a faster plan than those so far. If these are refined
-        later, they may gain more than they are behind: it looks briefly, and rules nothing out."""
-        if self.rival is None:
-            return
-        self._forget()
-        brief = not self._short.more and may_refine(self.machine)
-        try:
-            seconds = self.rival(name, graph, search.known, brief)
-        except InterruptedWithPlan as interrupted:
-            search.rival = interrupted.seconds
-            raise
-        if not brief:
-            search.rival = seconds
-
-    def _on_all_devices(
-        self, graph: Graph, search: SearchState, ask_rival: Callable[[], None]
-    ) -> None:
+    def _on_all_devices(self, graph: Graph, search: SearchState, asking: RivalQuestion) -> None:
         """Try the graph, and its rewritten forms before and after it is cut. The rival of a deep
-        model, whose plans take long to find, is asked for after the first one."""
+        model, whose plans take long to find, is asked for after the first one. Others begin then.
+        """
         cost = self._cost(self.machine)
         rewrites = self.family == "joint" and self.mode is Mode.JOINT
         graphs = self._variants(graph, search)
@@ -230,7 +210,9 @@ class MeshPlanner:
             (data,) = PLANNERS["data-parallel"](trials[0].graph, trials[0].chooser)
             self._tries.first_look(trials[0], data)
         if self._short.more:
-            ask_rival()
+            asking.ask()
+        else:
+            asking.begin()
         rest = self._phases.timed("rewriting", lambda: list(graphs))
         trials += [self._trial(variant, cost, search) for variant in rest]
         for trial in trials if len(trials) == 1 else sorted(trials, key=lambda one: one.at_best):
@@ -247,7 +229,7 @@ class MeshPlanner:
                 self._try(better, search)
         self._with_axes_turned(search)
         if not self._short.more:
-            ask_rival()
+            asking.ask()
 
     def _with_axes_turned(self, search: SearchState) -> None:
         """Try all graphs with the mesh axes within a node in reverse order, if that is another

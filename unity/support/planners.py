@@ -127,8 +127,8 @@ def planner_of(
     plain = MeshPlanner(*settings, recompute, asked.rewrites)
     if name != "joint" or asked.leaves_pipelines_out:
         return plain
-    both = WithPipelines(plain, pipelines)
-    plain.rival = both.rival
+    both = WithPipelines(plain, pipelines, teller)
+    plain.rival = both
     return both
 
 

@@ -93,6 +93,19 @@ def test_faster_plans_are_noted_with_the_seconds_until_then():
     assert teller.improvements == [Improvement(2.0, 0.4), Improvement(3.0, 0.1)]
 
 
+def test_plans_of_another_process_are_noted_in_the_order_of_time():
+    with timed_by(lambda: 3.0):
+        teller = Teller()
+        teller.improvements[:] = [Improvement(1.0, 0.9), Improvement(2.0, 0.5)]
+        other = Improvement(1.0, 0.9), Improvement(1.5, 0.6), Improvement(2.5, 0.55)
+        teller.found_beside(other)
+        assert teller.improvements == [*other[:2], Improvement(2.0, 0.5)]
+        teller.found(0.5)
+        assert len(teller.improvements) == 3, "no faster"
+        teller.found_beside([Improvement(0.5, 0.4)])
+    assert teller.improvements == [Improvement(0.5, 0.4)]
+
+
 @pytest.mark.parametrize(("near", "after"), [(1.0, 3.0), (1.01, 2.0), (1.5, 1.0), (2.0, 1.0)])
 def test_when_a_plan_was_nearly_the_fastest(near, after):
     steps = Improvement(1.0, 0.3), Improvement(2.0, 0.202), Improvement(3.0, 0.2)

@@ -3,12 +3,17 @@ is returned."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
 from dataclasses import dataclass, field, replace
 from math import inf
+from multiprocessing import active_children
+from threading import Timer
+from time import perf_counter, sleep
 
 import pytest
 from support.plans.pipelines import layers, planned
+from support.small.rivals import FixedRival
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
@@ -24,6 +29,7 @@ from search.cost.planned import (
     SearchReport,
     Stop,
 )
+from search.cost.progress import Status
 from search.pipeline.beside import WithPipelines
 from search.plan.planner import MeshPlanner
 from search.split import blocks as module
@@ -79,14 +85,18 @@ class Asking:
     known: float = 5.0
     stop: Stop = "exhausted"
     brief: bool = False
-    rival: Callable[[str, Graph, float, bool], float] | None = None
+    rival: WithPipelines | None = None
+    begins: float | None = None
+    """The limit with which the rival begins, if it does."""
     heard: list[float | str] = field(default_factory=list[float | str])
 
     def plan(self, name: str, graph: Graph) -> Planned:
         assert self.rival is not None
         stop = self.stop
+        if self.begins is not None:
+            self.rival.begin(name, graph, self.begins)
         try:
-            self.heard.append(self.rival(name, graph, self.known, self.brief))
+            self.heard.append(self.rival.step(name, graph, self.known, self.brief))
         except KeyboardInterrupt:
             self.heard.append("interrupted")
             stop = "interrupted"
@@ -95,7 +105,7 @@ class Asking:
 
 def of_both(asking: Asking, pipelines: Pipelines) -> WithPipelines:
     both = WithPipelines(asking, pipelines)
-    asking.rival = both.rival
+    asking.rival = both
     return both
 
 
@@ -202,30 +212,16 @@ def test_interrupt_before_any_other_plan_returns_the_rival(any_plan):
                 both.plan("m", any_plan.model)
 
 
-@dataclass
-class Rivals:
-    """A rival that takes ``seconds``. It notes the known seconds of each request."""
-
-    seconds: float
-    known: list[float] = field(default_factory=list[float])
-    brief: list[bool] = field(default_factory=list[bool])
-
-    def __call__(self, name: str, graph: Graph, known: float, brief: bool) -> float:
-        self.known.append(known)
-        self.brief.append(brief)
-        return self.seconds
-
-
 def test_deep_model_asks_for_a_rival_once_and_drops_slower_plans(monkeypatch: pytest.MonkeyPatch):
     whole = layers(10, 64, 64)  # so little work that fewer devices may be faster
     monkeypatch.setattr(module, "MOST_FREE", 20)
     assert folded(whole) is not None
 
-    def answer(rival: Rivals | None) -> Planned:
+    def answer(rival: FixedRival | None) -> Planned:
         machine, training = load_machine("dgx-a100").with_devices(2), Training("adam", "bf16")
         return MeshPlanner(machine, load_library(), training=training, rival=rival).plan("d", whole)
 
-    alone, slower, faster = answer(None), Rivals(inf), Rivals(0.0)
+    alone, slower, faster = answer(None), FixedRival(inf), FixedRival(0.0)
     beside = answer(slower)
     with pytest.raises(NoFasterPlan) as outdone:
         answer(faster)
@@ -240,16 +236,12 @@ def test_a_plan_is_not_completed_if_an_interrupted_rival_is_faster(monkeypatch: 
     """The user waits."""
     monkeypatch.setattr(module, "MOST_FREE", 20)
 
-    def interrupted(name: str, graph: Graph, known: float, brief: bool) -> float:
-        raise InterruptedWithPlan(known * factor)
-
     planner = MeshPlanner(load_machine("dgx-a100").with_devices(2), load_library())
-    planner.rival = interrupted
-    factor = 0.5
+    planner.rival = FixedRival(InterruptedWithPlan(0.0))
     with pytest.raises(NoFasterPlan) as outdone:
         planner.plan("d", layers(14, 64, 64))
     assert outdone.value.report.stop == "interrupted"
-    factor = 2.0
+    planner.rival = FixedRival(InterruptedWithPlan(inf))
     assert planner.plan("d", layers(14, 64, 64)).report.stop == "interrupted"
 
 
@@ -258,12 +250,13 @@ def test_a_faster_rival_of_a_shallow_model_rules_out_plans_that_are_not_refined(
     machine, library = load_machine("dgx-a100").with_nodes(nodes), load_library()
     whole = layers(2, 64, 16)
 
-    def answer(rival: Rivals | None) -> Planned:
+    def answer(rival: FixedRival | None) -> Planned:
         return MeshPlanner(machine, library, rival=rival).plan("layers", whole)
 
-    alone, faster = answer(None), Rivals(0.0)
+    alone, faster = answer(None), FixedRival(0.0)
     if nodes == 1:
         assert answer(faster).plan == alone.plan
+        assert not faster.begun, "a brief look depends on the plans until then"
     else:
         with pytest.raises(NoFasterPlan) as outdone:
             answer(faster)
@@ -271,3 +264,89 @@ def test_a_faster_rival_of_a_shallow_model_rules_out_plans_that_are_not_refined(
     assert len(faster.known) == 1
     assert faster.brief == [nodes == 1]
     assert faster.known[0] >= alone.plan.estimates.step_seconds
+    assert all(begun >= faster.known[0] for begun in faster.begun)
+    assert len(faster.begun) == (nodes != 1)
+
+
+@dataclass
+class Slow(Pipelines):
+    """A planner of pipelines that waits until it is interrupted or killed."""
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        try:
+            sleep(60)
+        except KeyboardInterrupt:
+            return made(self.any_plan, self.outcomes[0], "interrupted")
+        raise AssertionError
+
+
+@pytest.mark.parametrize("processors", [1, 2])
+@pytest.mark.parametrize("outcome", [2.0, 4.0, NOTHING_FITS])
+def test_a_rival_that_has_begun_answers_the_same_in_a_process_of_its_own(
+    any_plan, processors: int, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(processors)})
+    shown: list[Status] = []
+    asking, pipelines = Asking(any_plan, 3.0, begins=7.0), Pipelines(any_plan, [outcome])
+    both = of_both(asking, pipelines)
+    both.teller.progress = shown.append
+    answer = both.plan("m", any_plan.model)
+    assert asking.heard == [inf if outcome is NOTHING_FITS else outcome]
+    assert answer.plan.estimates.step_seconds == (2.0 if outcome == 2.0 else 3.0)
+    assert answer.plan.graph == any_plan.graph
+    assert pipelines.limits == ([7.0] if processors == 1 else []), "that of its beginning"
+    assert both.teller.progress == shown.append
+    assert not active_children()
+
+
+def test_a_rival_that_has_begun_ends_with_the_planner(any_plan, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    both = of_both(Asking(any_plan, 3.0), Slow(any_plan, [2.0]))
+
+    class Never(Asking):
+        def plan(self, name: str, graph: Graph) -> Planned:
+            both.begin(name, graph, 5.0)
+            assert active_children()
+            return made(self.any_plan, self.outcome, "time")
+
+    both.plain = Never(any_plan, 3.0)
+    assert both.plan("m", any_plan.model).plan.estimates.step_seconds == 3.0
+    assert not active_children()
+
+
+@pytest.mark.parametrize("stop", ["time", "interrupted"])
+def test_a_rival_that_has_begun_may_win_though_it_was_not_asked(
+    any_plan, stop: Stop, monkeypatch: pytest.MonkeyPatch
+):
+    """A search that ends early returns the best plan that is known in either process."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    both = of_both(Asking(any_plan, 3.0), Pipelines(any_plan, [2.0], stop))
+
+    class Early(Asking):
+        def plan(self, name: str, graph: Graph) -> Planned:
+            both.begin(name, graph, 5.0)
+            sleep(0.5)
+            return made(self.any_plan, self.outcome, stop)
+
+    both.plain = Early(any_plan, 3.0)
+    answer = both.plan("m", any_plan.model)
+    assert answer.plan.estimates.step_seconds == 2.0
+    assert answer.report.stop == stop
+    assert not active_children()
+
+
+def test_an_interrupt_keeps_the_plan_of_a_rival_that_has_begun(
+    any_plan, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    asking = Asking(any_plan, 3.0, begins=7.0)
+    both = of_both(asking, Slow(any_plan, [2.0]))
+    timer = Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    begun = perf_counter()
+    timer.start()
+    answer = both.plan("m", any_plan.model)
+    assert perf_counter() - begun < 10
+    assert asking.heard == ["interrupted"]
+    assert answer.plan.estimates.step_seconds == 2.0
+    assert answer.report.stop == "interrupted"
+    assert not active_children()

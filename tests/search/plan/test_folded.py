@@ -10,6 +10,7 @@ from time import process_time
 import pytest
 from support.graphs.deep import blocks, with_bias, with_pairs
 from support.graphs.transformer import transformer
+from support.small.rivals import FixedRival
 
 from pcg.errors import NegativeAnswer
 from pcg.graph.graph import Graph
@@ -156,5 +157,5 @@ def test_fully_sharded_weights_are_tried_beside_a_slower_rival(
     monkeypatch.setattr(module, "MOST_FREE", 20)
     alone = replace(planner(8), family="zero").plan("deep", blocks(DEPTH))
     seconds = alone.plan.estimates.step_seconds
-    joint = replace(planner(8), rival=lambda *_: rival * seconds)
+    joint = replace(planner(8), rival=FixedRival(rival * seconds))
     assert joint.plan("deep", blocks(DEPTH)).plan.estimates.step_seconds <= seconds
