@@ -1,7 +1,7 @@
 """Pipelines beside the plans of another planner: the better of both.
 
 Only pipelines that are faster than the best other plan are searched for. The other planner asks for
-a pipeline before it has tried most of its own plans (``rival``), and then leaves out plans that are
+a pipeline before it has tried most of its own plans (``step``), and then leaves out plans that are
 not faster. It may ask for a brief search, which improves no pipeline that is slower than its own
 plans so far. If that finds none that is faster, or if the planner never asks, pipelines are
 searched once it has ended.
@@ -80,12 +80,14 @@ class WithPipelines:
         except NoFasterPlan as none:
             return self._outdone(none, start)
         except KeyboardInterrupt:
-            if isinstance(self._answer, Planned):
-                return self._answer
+            answer = self._answer or self._found_soon("interrupted")
+            if isinstance(answer, Planned):
+                return answer
             raise
         except NegativeAnswer as none:
-            if isinstance(self._answer, Planned):
-                return self._answer
+            answer = self._answer or self._found_soon("time")
+            if isinstance(answer, Planned):
+                return answer
             if self._limit == inf:
                 raise  # there is no pipeline either
             try:
@@ -172,22 +174,23 @@ class WithPipelines:
         try:
             self._child.receive()
         except KeyboardInterrupt:
-            answer = self._found_soon("interrupted")
-            if not isinstance(answer, Planned):
-                return "interrupted"
-            return replace(answer, report=replace(answer.report, stop="interrupted"))
+            return self._found_soon("interrupted") or "interrupted"
         return self._received()
 
     def _found_soon(self, stop: Stop) -> _Answer | None:
         """The answer of that process if it comes soon, after an interrupt or at the deadline of
-        both searches."""
+        both searches. ``stop``: which of these it was."""
         if self._child is None:
             return None
         if stop == "interrupted":
             self._child.interrupt()
         else:
             self._child.wait()
-        return self._received()
+        answer = self._received()
+        if not isinstance(answer, Planned):
+            return answer and stop
+        latest = max(stop, answer.report.stop, key=_LATEST.index)
+        return replace(answer, report=replace(answer.report, stop=latest))
 
     def _received(self) -> _Answer | None:
         """The answer that was received from that process, which ends."""

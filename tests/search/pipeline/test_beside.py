@@ -320,19 +320,42 @@ def test_a_rival_that_has_begun_may_win_though_it_was_not_asked(
 ):
     """A search that ends early returns the best plan that is known in either process."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    both = of_both(Asking(any_plan, 3.0), Pipelines(any_plan, [2.0], stop))
+    both = of_both(Asking(any_plan, 3.0), Pipelines(any_plan, [2.0]))
 
     class Early(Asking):
         def plan(self, name: str, graph: Graph) -> Planned:
-            both.begin(name, graph, 5.0)
+            both.begin(name, graph, inf)
             sleep(0.5)
             return made(self.any_plan, self.outcome, stop)
 
+    nothing = KeyboardInterrupt() if stop == "interrupted" else NoPlanInTime("m", 1.0)
+    for outcome in (3.0, nothing):
+        both.plain = Early(any_plan, outcome)
+        answer = both.plan("m", any_plan.model)
+        assert answer.plan.estimates.step_seconds == 2.0
+        assert answer.report.stop == stop
+        assert not active_children()
+
+
+@pytest.mark.parametrize("nothing", [KeyboardInterrupt(), NoPlanInTime("m", 1.0)])
+def test_a_rival_that_has_begun_and_found_nothing_changes_nothing(
+    any_plan, nothing: BaseException, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    both = of_both(Asking(any_plan, 3.0), Pipelines(any_plan, [NOTHING_FITS]))
+
+    class Early(Asking):
+        def plan(self, name: str, graph: Graph) -> Planned:
+            both.begin(name, graph, inf)
+            return made(self.any_plan, self.outcome, "time")
+
+    both.plain = Early(any_plan, nothing)
+    with pytest.raises(type(nothing)):
+        both.plan("m", any_plan.model)
     both.plain = Early(any_plan, 3.0)
     answer = both.plan("m", any_plan.model)
-    assert answer.plan.estimates.step_seconds == 2.0
-    assert answer.report.stop == stop
-    assert not active_children()
+    assert answer.plan.estimates.step_seconds == 3.0
+    assert answer.report.stop == "time"
 
 
 def test_an_interrupt_keeps_the_plan_of_a_rival_that_has_begun(
