@@ -4,12 +4,10 @@ is returned."""
 from __future__ import annotations
 
 import os
-import signal
 from dataclasses import dataclass, field, replace
 from math import inf
 from multiprocessing import active_children
-from threading import Timer
-from time import perf_counter, sleep
+from time import sleep
 
 import pytest
 from support.plans.pipelines import layers, planned
@@ -32,6 +30,7 @@ from search.cost.planned import (
 from search.cost.progress import Status
 from search.pipeline.beside import WithPipelines
 from search.plan.planner import MeshPlanner
+from search.refine.processes import Child
 from search.split import blocks as module
 from search.split.blocks import folded
 from substitutions.rules.store import load_library
@@ -272,8 +271,12 @@ def test_a_faster_rival_of_a_shallow_model_rules_out_plans_that_are_not_refined(
 class Slow(Pipelines):
     """A planner of pipelines that waits until it is interrupted or killed."""
 
+    ends: tuple[int, int] = field(default_factory=os.pipe)
+    """Those of a pipe, into which it writes when it begins to wait."""
+
     def plan(self, name: str, graph: Graph) -> Planned:
         try:
+            os.write(self.ends[1], b"x")
             sleep(60)
         except KeyboardInterrupt:
             return made(self.any_plan, self.outcomes[0], "interrupted")
@@ -362,13 +365,14 @@ def test_an_interrupt_keeps_the_plan_of_a_rival_that_has_begun(
     any_plan, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    asking = Asking(any_plan, 3.0, begins=7.0)
-    both = of_both(asking, Slow(any_plan, [2.0]))
-    timer = Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    begun = perf_counter()
-    timer.start()
-    answer = both.plan("m", any_plan.model)
-    assert perf_counter() - begun < 10
+    asking, slow = Asking(any_plan, 3.0, begins=7.0), Slow(any_plan, [2.0])
+
+    def interrupted(child: Child[object]) -> None:
+        assert os.read(slow.ends[0], 1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Child, "receive", interrupted)
+    answer = of_both(asking, slow).plan("m", any_plan.model)
     assert asking.heard == ["interrupted"]
     assert answer.plan.estimates.step_seconds == 2.0
     assert answer.report.stop == "interrupted"
