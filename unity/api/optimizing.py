@@ -31,7 +31,7 @@ from search.choices import Mode, Recompute
 from unity.api.losses import Loss, LossSource, with_loss
 from unity.api.planned import PlannedModel, check_module
 from unity.api.shrunk import shorter, shrunk
-from unity.commands.looking import Look
+from unity.commands.looking import Look, wanted
 from unity.commands.planning import answered, check, load
 from unity.optimize import Options
 
@@ -126,7 +126,7 @@ def optimize(
     with _without_dashes():
         check(options)
         load(options)
-        answer = answered(options, partial(asked.look, compare))
+        answer = answered(options, partial(asked.look, options))
     return PlannedModel(answer)
 
 
@@ -178,10 +178,10 @@ class _Asked:
         """The number of samples of one device."""
         return next(iter(self.call.tensors.values())).shape[0]
 
-    def look(self, compare: bool, devices: int, groups: int) -> Look:
+    def look(self, options: Options) -> Look:
         """Return the graph, and how it agrees with the module, if that is asked for."""
-        captured = self.captured(devices, groups)
-        return Look(captured, self.agreement() if compare else None)
+        captured = self.captured(*wanted(options))
+        return Look(captured, self.agreement() if options.compare else None)
 
     def captured(self, devices: int, groups: int) -> Captured:
         """Return the graph for a number of devices, with batch norms by ``groups`` of samples."""

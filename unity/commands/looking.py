@@ -32,15 +32,20 @@ def machine_of(options: Options) -> Machine:
     return machine
 
 
+def wanted(options: Options) -> tuple[int, int]:
+    """Return the number of devices that the options ask for, and the number of groups of samples
+    for batch norms. Raises InputError."""
+    devices = machine_of(options).devices
+    return devices, norm_groups(options.batch_norm, options.planner, devices)
+
+
 @seldom_collected()  # nearly all that is loaded stays
 def look_at(options: Options) -> Look:
     """Capture the model, and compare its graph with the module. Raises InputError."""
     # Imported here because it takes long, and the process that forked does not need it.
     from pcg.models import capture_model
 
-    devices = machine_of(options).devices
-    groups = norm_groups(options.batch_norm, options.planner, devices)
-    captured = capture_model(options.model, options.batch, devices, groups)
+    captured = capture_model(options.model, options.batch, *wanted(options))
     return Look(captured, _compared(options))
 
 

@@ -6,8 +6,10 @@ captured in a fork, which begins first, and a search needs no torch.
 
 from __future__ import annotations
 
+from functools import partial
+
 from pcg.collection import seldom_collected
-from unity.commands.looking import Look, look_at
+from unity.commands.looking import look_at
 from unity.optimize import Options
 from unity.support.processes import Forked
 
@@ -25,9 +27,6 @@ def run(options: Options) -> None:
         planning.load(options)
         planning.check_files(options)
         looking.begin()
-
-        def look(devices: int, groups: int) -> Look:
-            return looking.result(lambda: planning.get_ready(options.rules))
-
-        answer = planning.answered(options, look)
+        get_ready = partial(planning.get_ready, options.rules)
+        answer = planning.answered(options, partial(looking.result, get_ready))
     planning.write(options, answer)

@@ -38,7 +38,6 @@ from substitutions.audit.locate import of_module
 from substitutions.rules.store import Library, load_library
 from unity.commands.looking import Look, machine_of
 from unity.optimize import Options
-from unity.support.batch_norm import norm_groups
 from unity.support.cli import say, say_json
 from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
@@ -123,13 +122,11 @@ def write_page(answer: Answer, path: Path, rules: Path | None) -> None:
 
 
 @seldom_collected()
-def answered(options: Options, look: Callable[[int, int], Look]) -> Answer:
-    """Look at the model, and plan. The options have been checked. ``look``: captures the model for
-    a number of devices and a number of groups of samples for batch norms. Raises InputError and
-    NegativeAnswer."""
+def answered(options: Options, look: Callable[[], Look]) -> Answer:
+    """Look at the model, and plan. The options have been checked. ``look``: captures the model.
+    Raises InputError and NegativeAnswer."""
     question = _question(options)
-    groups = norm_groups(options.batch_norm, options.planner, question.machine.devices)
-    captured, agreement = look(question.machine.devices, groups)
+    captured, agreement = look()
     library = load_library(options.rules)
     planned = _searched(options, question, library, captured)
     # A profile changes figures, not the machine that the plan is made for.

@@ -102,6 +102,22 @@ class Asking:
         return made(self.any_plan, self.outcome, stop)
 
 
+@dataclass
+class Hasty(Asking):
+    """A planner that lets its rival begin, and ends without asking for it."""
+
+    is_last: bool = False
+    """Whether it ends after the process of its rival."""
+
+    def plan(self, name: str, graph: Graph) -> Planned:
+        assert self.rival is not None
+        self.rival.begin(name, graph, inf)
+        assert self.is_last or active_children()
+        while self.is_last and active_children():
+            sleep(0.01)
+        return made(self.any_plan, self.outcome, self.stop)
+
+
 def of_both(asking: Asking, pipelines: Pipelines) -> WithPipelines:
     both = WithPipelines(asking, pipelines)
     asking.rival = both
@@ -282,6 +298,10 @@ class Slow(Pipelines):
             return made(self.any_plan, self.outcomes[0], "interrupted")
         raise AssertionError
 
+    def close(self) -> None:
+        for end in self.ends:
+            os.close(end)
+
 
 @pytest.mark.parametrize("processors", [1, 2])
 @pytest.mark.parametrize("outcome", [2.0, 4.0, NOTHING_FITS])
@@ -304,40 +324,26 @@ def test_a_rival_that_has_begun_answers_the_same_in_a_process_of_its_own(
 
 def test_a_rival_that_has_begun_ends_with_the_planner(any_plan, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    both = of_both(Asking(any_plan, 3.0), Slow(any_plan, [2.0]))
-
-    class Never(Asking):
-        def plan(self, name: str, graph: Graph) -> Planned:
-            both.begin(name, graph, 5.0)
-            assert active_children()
-            return made(self.any_plan, self.outcome, "time")
-
-    both.plain = Never(any_plan, 3.0)
-    assert both.plan("m", any_plan.model).plan.estimates.step_seconds == 3.0
+    slow = Slow(any_plan, [2.0])
+    answer = of_both(Hasty(any_plan, 3.0, stop="time"), slow).plan("m", any_plan.model)
+    assert answer.plan.estimates.step_seconds == 3.0
     assert not active_children()
+    slow.close()
 
 
 @pytest.mark.parametrize("stop", ["time", "interrupted"])
+@pytest.mark.parametrize("has_plan", [False, True])
 def test_a_rival_that_has_begun_may_win_though_it_was_not_asked(
-    any_plan, stop: Stop, monkeypatch: pytest.MonkeyPatch
+    any_plan, stop: Stop, has_plan: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """A search that ends early returns the best plan that is known in either process."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    both = of_both(Asking(any_plan, 3.0), Pipelines(any_plan, [2.0]))
-
-    class Early(Asking):
-        def plan(self, name: str, graph: Graph) -> Planned:
-            both.begin(name, graph, inf)
-            sleep(0.5)
-            return made(self.any_plan, self.outcome, stop)
-
     nothing = KeyboardInterrupt() if stop == "interrupted" else NoPlanInTime("m", 1.0)
-    for outcome in (3.0, nothing):
-        both.plain = Early(any_plan, outcome)
-        answer = both.plan("m", any_plan.model)
-        assert answer.plan.estimates.step_seconds == 2.0
-        assert answer.report.stop == stop
-        assert not active_children()
+    hasty = Hasty(any_plan, 3.0 if has_plan else nothing, stop=stop, is_last=True)
+    answer = of_both(hasty, Pipelines(any_plan, [2.0])).plan("m", any_plan.model)
+    assert answer.plan.estimates.step_seconds == 2.0
+    assert answer.report.stop == stop
+    assert not active_children()
 
 
 @pytest.mark.parametrize("nothing", [KeyboardInterrupt(), NoPlanInTime("m", 1.0)])
@@ -345,17 +351,10 @@ def test_a_rival_that_has_begun_and_found_nothing_changes_nothing(
     any_plan, nothing: BaseException, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    both = of_both(Asking(any_plan, 3.0), Pipelines(any_plan, [NOTHING_FITS]))
-
-    class Early(Asking):
-        def plan(self, name: str, graph: Graph) -> Planned:
-            both.begin(name, graph, inf)
-            return made(self.any_plan, self.outcome, "time")
-
-    both.plain = Early(any_plan, nothing)
+    pipelines = Pipelines(any_plan, [NOTHING_FITS])
     with pytest.raises(type(nothing)):
-        both.plan("m", any_plan.model)
-    both.plain = Early(any_plan, 3.0)
+        of_both(Hasty(any_plan, nothing, is_last=True), pipelines).plan("m", any_plan.model)
+    both = of_both(Hasty(any_plan, 3.0, stop="time", is_last=True), pipelines)
     answer = both.plan("m", any_plan.model)
     assert answer.plan.estimates.step_seconds == 3.0
     assert answer.report.stop == "time"
@@ -377,3 +376,4 @@ def test_an_interrupt_keeps_the_plan_of_a_rival_that_has_begun(
     assert answer.plan.estimates.step_seconds == 2.0
     assert answer.report.stop == "interrupted"
     assert not active_children()
+    slow.close()

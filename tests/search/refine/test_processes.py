@@ -110,7 +110,7 @@ class Interrupted(Soon):
     """A search that is interrupted while others have ended."""
 
     def run(self) -> None:
-        while any(child.is_alive() for child in active_children()):
+        while active_children():
             sleep(0.01)
         raise KeyboardInterrupt
 
