@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pcg.errors import InputError, one_line
+from pcg.fork import cores
 from pcg.graph.graph import Node
 from pcg.placement.schedule import Slot
 from pcg.plan.plan import Plan
@@ -223,5 +224,4 @@ def share_cores() -> None:
     if "OMP_NUM_THREADS" in os.environ:
         return
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    torch.set_num_threads(max(1, (cores or 1) // local))
+    torch.set_num_threads(max(1, cores() // local))

@@ -15,19 +15,15 @@ An interrupt ends all searches. Their results so far are kept.
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
-from multiprocessing import current_process, get_context
-from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
+from pcg.fork import ForkedProcess, cores, may_fork
 from search.cost.progress import OutOfTime, clock
 
 WAIT = 1.0
@@ -78,12 +74,10 @@ def run_in_turn(searches: Sequence[Search[T]]) -> None:
 
 
 def _processors() -> int:
-    """The number of processes that would not wait for each other; 1 if processes can't be forked. A
-    fork has no other threads, so it must not need them: on Linux, numpy and this package do not."""
+    """The number of processes that would not wait for each other; 1 if processes can't be forked.
+    Neither numpy nor this package needs threads in a fork."""
     # The seconds of another clock, such as one of processor time, differ between processes.
-    if sys.platform != "linux" or current_process().daemon or clock() is not perf_counter:
-        return 1
-    return len(os.sched_getaffinity(0))
+    return cores() if clock() is perf_counter and may_fork() else 1
 
 
 def begun(search: Search[T]) -> Child[T] | None:
@@ -100,13 +94,7 @@ class Child(Generic[T]):
     _is_received: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        context = get_context("fork")
-        self._results, sender = context.Pipe(duplex=False)
-        self._process = context.Process(target=_run, args=(self.searches, sender), daemon=True)
-        with warnings.catch_warnings():  # about forks beside threads: see ``_processors``
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._process.start()
-        sender.close()
+        self._fork = ForkedProcess(partial(_results, self.searches))
 
     def receive(self) -> None:
         """Wait for the results. If the process died, run the searches here."""
@@ -119,32 +107,26 @@ class Child(Generic[T]):
     def interrupt(self) -> None:
         """End the searches, and keep their results if these come soon."""
         if not self._is_received:
-            self._process.terminate()
+            self._fork.interrupt()
             self.wait()
 
     def wait(self) -> None:
         """Keep the results if they come soon."""
         with suppress(EOFError):
-            if self._results.poll(WAIT):
+            if self._fork.has_result(WAIT):
                 self._take_over()
 
     def _take_over(self) -> None:
-        for one, result in zip(self.searches, self._results.recv(), strict=True):
+        for one, result in zip(self.searches, self._fork.receive(), strict=True):
             one.take_over(result)
 
     def end(self) -> None:
         """End the process if it goes on."""
-        self._process.kill()
-        self._process.join()
-        self._results.close()
+        self._fork.end()
 
 
-def _run(searches: Sequence[Search[T]], results: Connection) -> None:
-    """Run searches in a process of their own, and send their results."""
-    # A terminal interrupts all processes. The one that began this one decides when it ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _results(searches: Sequence[Search[T]]) -> list[T]:
+    """Run searches until the end or an interrupt. Returns their results."""
     with suppress(KeyboardInterrupt, OutOfTime):
         run_in_turn(searches)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    results.send([one.result for one in searches])
+    return [one.result for one in searches]

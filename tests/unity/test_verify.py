@@ -17,10 +17,10 @@ from support.graphs.operators import known_within
 from support.paths import ROOT
 from support.rules.foreign_rules import foreign_file, foreign_operator, foreign_rule
 
+from pcg.fork import cores
 from substitutions.rules.sources import MAX_FILE_BYTES
 from unity.__main__ import main
 from unity.recheck import app as recheck
-from unity.support.processes import cores
 from verifier.decide import Verdict
 
 FIELDS = ("file", "rule", "verdict", "conditions", "degrees", "seconds", "counterexample", "reason")

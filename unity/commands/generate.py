@@ -14,6 +14,7 @@ from rich.table import Table
 from pcg.budget import Budget
 from pcg.errors import InputError
 from pcg.files import make_folder
+from pcg.fork import cores
 from pcg.types.operator import Operator
 from substitutions.browse.companions import write_companions
 from substitutions.generate.algebra.enumerate import computing
@@ -26,7 +27,6 @@ from unity.generate import Options
 from unity.support.cli import say_json
 from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
-from unity.support.processes import cores
 
 PHASES = ("typings", "enumeration", "proofs")
 

@@ -11,13 +11,13 @@ from functools import partial
 from pcg.collection import seldom_collected
 from unity.commands.looking import look_at
 from unity.optimize import Options
-from unity.support.processes import Forked
+from unity.support.processes import WorkBeside
 
 
 @seldom_collected()
 def run(options: Options) -> None:
     """Find a plan and write it. Raises InputError and NegativeAnswer."""
-    with Forked(lambda: look_at(options)) as looking:
+    with WorkBeside(lambda: look_at(options)) as looking:
         if options.operators is None:  # else the user's operators have to be known before
             looking.begin()
         # Imported here because it takes a second, in which the look has begun.

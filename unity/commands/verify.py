@@ -16,13 +16,14 @@ from rich.table import Table
 from pcg.budget import Budget
 from pcg.errors import NegativeAnswer
 from pcg.files import make_folder, write_text_atomic
+from pcg.fork import cores
 from substitutions.rules.limited import LostItem, limited_map
 from substitutions.rules.sources import RuleSource, Statement, StatementOutcome, read_source
 from substitutions.rules.store import default_path
 from unity.support.cli import say, say_json
 from unity.support.console import PlainConsole
 from unity.support.declarations import load_user_operators
-from unity.support.processes import cores, tracked
+from unity.support.processes import tracked
 from unity.verify import Options
 from verifier.certificate import Certificate, certify, write
 from verifier.decide import Verdict

@@ -6,14 +6,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from math import inf
-from multiprocessing import active_children
 from time import sleep
 
 import pytest
 from support.plans.pipelines import layers, planned
+from support.small.forks import wait_for_forks
 from support.small.rivals import FixedRival
 
 from pcg.errors import NegativeAnswer
+from pcg.fork import RUNNING
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.plan.plan import Plan
@@ -112,9 +113,9 @@ class Hasty(Asking):
     def plan(self, name: str, graph: Graph) -> Planned:
         assert self.rival is not None
         self.rival.begin(name, graph, inf)
-        assert self.is_last or active_children()
-        while self.is_last and active_children():
-            sleep(0.01)
+        assert self.is_last or RUNNING
+        if self.is_last:
+            wait_for_forks()
         return made(self.any_plan, self.outcome, self.stop)
 
 
@@ -319,7 +320,7 @@ def test_a_rival_that_has_begun_answers_the_same_in_a_process_of_its_own(
     assert answer.plan.graph == any_plan.graph
     assert pipelines.limits == ([7.0] if processors == 1 else []), "that of its beginning"
     assert both.teller.progress == shown.append
-    assert not active_children()
+    assert not RUNNING
 
 
 def test_a_rival_that_has_begun_ends_with_the_planner(any_plan, monkeypatch: pytest.MonkeyPatch):
@@ -327,7 +328,7 @@ def test_a_rival_that_has_begun_ends_with_the_planner(any_plan, monkeypatch: pyt
     slow = Slow(any_plan, [2.0])
     answer = of_both(Hasty(any_plan, 3.0, stop="time"), slow).plan("m", any_plan.model)
     assert answer.plan.estimates.step_seconds == 3.0
-    assert not active_children()
+    assert not RUNNING
     slow.close()
 
 
@@ -343,7 +344,7 @@ def test_a_rival_that_has_begun_may_win_though_it_was_not_asked(
     answer = of_both(hasty, Pipelines(any_plan, [2.0])).plan("m", any_plan.model)
     assert answer.plan.estimates.step_seconds == 2.0
     assert answer.report.stop == stop
-    assert not active_children()
+    assert not RUNNING
 
 
 @pytest.mark.parametrize("nothing", [KeyboardInterrupt(), NoPlanInTime("m", 1.0)])
@@ -375,5 +376,5 @@ def test_an_interrupt_keeps_the_plan_of_a_rival_that_has_begun(
     assert asking.heard == ["interrupted"]
     assert answer.plan.estimates.step_seconds == 2.0
     assert answer.report.stop == "interrupted"
-    assert not active_children()
+    assert not RUNNING
     slow.close()

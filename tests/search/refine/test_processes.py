@@ -7,12 +7,13 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from multiprocessing import active_children
-from time import process_time, sleep
+from time import process_time
 
 import pytest
 from support.plans.branched import TWO_TOWERS
+from support.small.forks import wait_for_forks
 
+from pcg.fork import RUNNING
 from pcg.graph.graph import Graph
 from pcg.machine import load_machine
 from pcg.plan.text import parse_graph
@@ -41,7 +42,7 @@ def some_processors(monkeypatch):
     """There are two processors, and none of a lane's processes is left."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     yield
-    assert not active_children()
+    assert not RUNNING
 
 
 def lanes_of(chooser: Chooser, is_over: Callable[[], bool] = lambda: False) -> list[Lane]:
@@ -70,7 +71,7 @@ def test_lanes_find_what_annealings_in_a_row_find(chooser, monkeypatch):
 def test_a_lane_whose_process_died_runs_here(chooser, monkeypatch):
     apart, whole = lanes_of(chooser), lanes_of(chooser)
     run_side_by_side(whole)
-    monkeypatch.setattr(processes, "_run", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(processes, "_results", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     run_side_by_side(apart)
     assert [c.mappings for c in bests(apart)] == [c.mappings for c in bests(whole)]
 
@@ -110,8 +111,7 @@ class Interrupted(Soon):
     """A search that is interrupted while others have ended."""
 
     def run(self) -> None:
-        while active_children():
-            sleep(0.01)
+        wait_for_forks()
         raise KeyboardInterrupt
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pcg.errors import InputError
 from unity.support import processes
-from unity.support.processes import Forked
+from unity.support.processes import WorkBeside
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux")
 
@@ -28,7 +28,7 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_fork(work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
-    with Forked(work) as forked:
+    with WorkBeside(work) as forked:
         forked.begin()
         return forked.result(meanwhile)
 
@@ -45,14 +45,14 @@ def test_work_runs_in_a_fork_and_the_rest_here() -> None:
 
 def test_work_that_has_not_begun_runs_here() -> None:
     pids: list[int] = []
-    with Forked(os.getpid) as forked:
+    with WorkBeside(os.getpid) as forked:
         assert forked.result(lambda: pids.append(0)) == os.getpid()
     assert not pids, "what is done in the meantime saves no time"
 
 
 def test_work_begins_once() -> None:
     reads, writes = os.pipe()
-    with Forked(lambda: os.write(writes, b"x")) as forked:
+    with WorkBeside(lambda: os.write(writes, b"x")) as forked:
         forked.begin()
         forked.begin()
         assert forked.result(nothing) == 1
