@@ -4,12 +4,12 @@ A fork knows all that this process knew when it began, so nothing is sent to it.
 back pickled. Processes of ``multiprocessing`` would have no standard input, which a debugger of the
 user's module needs, and could not begin processes.
 
-The process that forks ends the fork. A fork that is left over ends with that process.
+The process that forks ends the fork. If it is killed, the system ends the fork.
 """
 
 from __future__ import annotations
 
-import atexit
+import ctypes
 import os
 import signal
 import sys
@@ -25,7 +25,9 @@ T = TypeVar("T")
 RUNNING: set[int] = set()
 """The ids of the forks of this process that it has not ended."""
 _FORKED_FROM: list[int] = []
-"""The ids of the processes above this one, if it is a fork."""
+"""The id of the process that forked this one, if it is a fork."""
+_PR_SET_PDEATHSIG = 1
+"""From Linux's ``sys/prctl.h``."""
 
 
 def cores() -> int:
@@ -53,12 +55,14 @@ class ForkedProcess(Generic[T]):
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._receiver, sender = Pipe(duplex=False)
+        parent = os.getpid()
         _flush()  # or what was printed before would be printed twice
         with warnings.catch_warnings():  # about threads: see ``may_fork``
             warnings.simplefilter("ignore", DeprecationWarning)
             self._pid = os.fork()
         if self._pid == 0:
             try:
+                _end_with(parent)
                 _run(work, sender)
             finally:
                 os._exit(0)
@@ -86,11 +90,18 @@ class ForkedProcess(Generic[T]):
             self._receiver.close()
 
 
+def _end_with(parent: int) -> None:
+    """Let the system end this fork together with the process that forked it."""
+    _FORKED_FROM.append(parent)
+    RUNNING.clear()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended in the meantime
+        os._exit(0)
+
+
 def _run(work: Callable[[], object], sender: Connection) -> None:
     """Do the work in a fork, and send its result. Nothing is sent if the work fails, or if its
     result can't be pickled."""
-    _FORKED_FROM.append(os.getppid())
-    RUNNING.clear()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(BaseException):
@@ -104,11 +115,3 @@ def _flush() -> None:
     """Write what was printed."""
     sys.stdout.flush()
     sys.stderr.flush()
-
-
-@atexit.register
-def _end_all() -> None:
-    """End the forks that are left over."""
-    for pid in RUNNING:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)

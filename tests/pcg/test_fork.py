@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import suppress
 from functools import partial
-from subprocess import run
+from subprocess import PIPE, run
 from time import sleep
 from typing import TypeVar
 
@@ -87,7 +87,9 @@ def test_a_fork_does_not_fork_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not may_fork(), "it would wait for this process"
 
 
-def test_a_fork_ends_with_the_process_that_began_it() -> None:
+@pytest.mark.parametrize("ends", ["sys.exit()", "os.kill(os.getpid(), 9)"])
+def test_a_fork_ends_with_the_process_that_began_it(ends: str) -> None:
     """Its end of the pipe, here the standard output, is closed."""
-    begins = "import time, pcg.fork; pcg.fork.ForkedProcess(lambda: time.sleep(600))"
-    run([sys.executable, "-c", begins], stdout=-1, check=True, timeout=60)
+    begins = "pcg.fork.ForkedProcess(lambda: time.sleep(600))"
+    command = sys.executable, "-c", f"import os, sys, time, pcg.fork; {begins}; {ends}"
+    run(command, stdout=PIPE, check=False, timeout=60)

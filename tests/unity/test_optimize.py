@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -78,8 +79,13 @@ def test_json_has_the_figures(tmp_path: Path) -> None:
 def test_an_interrupt_before_a_plan_says_so_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("unity.support.processes.STOPS", [signal.SIGUSR1])
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+
     def interrupted(self: WithPipelines, name: str, graph: Graph) -> Planned:
-        raise KeyboardInterrupt
+        assert signal.getsignal(signal.SIGUSR1) != signal.SIG_DFL, "it would end the tests"
+        signal.raise_signal(signal.SIGUSR1)
+        raise AssertionError
 
     monkeypatch.setattr(WithPipelines, "plan", interrupted)
     with pytest.raises(SystemExit) as stop:

@@ -192,35 +192,30 @@ def _dimensions(allow: str | None) -> frozenset[IndexRole] | None:
 def _searched(
     options: Options, question: SearchQuestion, library: Library, captured: Captured
 ) -> Planned:
-    """Return the plan of the chosen planner. If the user interrupts the search before there is a
-    plan, one line says so."""
-    try:
-        with _progress(shown=not options.as_json) as show:
-            teller = Teller(show)
-            planner = planner_of(
-                options.planner,
-                question.machine,
-                library,
-                options.budget,
-                question.training,
-                question.speed,
-                SearchOptions(
-                    options.mode,
-                    question.dimensions,
-                    options.recompute,
-                    options.degrees,
-                    RewriteSettings(options.threshold, options.reach),
-                    options.mesh,
-                    tuple(options.shard or ()),
-                    keeps_states=bool(captured.states),
-                ),
-                teller,
-            )
-            planned = planner.plan(options.model, captured.graph)
-            return replace(planned, improvements=tuple(teller.improvements))
-    except KeyboardInterrupt:
-        say(f"unity: {options.model}: interrupted before a plan was found", error=True)
-        raise
+    """Return the plan of the chosen planner."""
+    with _progress(shown=not options.as_json) as show:
+        teller = Teller(show)
+        planner = planner_of(
+            options.planner,
+            question.machine,
+            library,
+            options.budget,
+            question.training,
+            question.speed,
+            SearchOptions(
+                options.mode,
+                question.dimensions,
+                options.recompute,
+                options.degrees,
+                RewriteSettings(options.threshold, options.reach),
+                options.mesh,
+                tuple(options.shard or ()),
+                keeps_states=bool(captured.states),
+            ),
+            teller,
+        )
+        planned = planner.plan(options.model, captured.graph)
+        return replace(planned, improvements=tuple(teller.improvements))
 
 
 @contextmanager

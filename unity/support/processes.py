@@ -1,11 +1,13 @@
-"""Processes of a command: a fork beside this one, and a bar for the progress of others."""
+"""Processes of a command: how they are interrupted, a fork beside, and a bar of progress."""
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
+from threading import current_thread, main_thread
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from rich.progress import Progress
@@ -15,6 +17,25 @@ from pcg.fork import ForkedProcess, may_fork
 from unity.support.console import PlainConsole
 
 T = TypeVar("T")
+
+STOPS = signal.SIGTERM, signal.SIGHUP
+"""Signals that ask a process to end: those of ``timeout``, of systems for batch jobs, and of a
+terminal that is closed."""
+
+
+@contextmanager
+def interrupted_by_stops() -> Generator[None]:
+    """Let signals that ask this process to end interrupt it as Ctrl-C does. Those for which there
+    is a handler, or which are ignored (``nohup``), stay as they are."""
+    own = STOPS if current_thread() is main_thread() else ()  # others can't set handlers
+    by_default = [sign for sign in own if signal.getsignal(sign) == signal.SIG_DFL]
+    for sign in by_default:
+        signal.signal(sign, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for sign in by_default:
+            signal.signal(sign, signal.SIG_DFL)
 
 
 def tracked(results: Iterator[T], count: int, what: str, *, quiet: bool) -> Iterator[T]:

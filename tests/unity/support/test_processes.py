@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Process
 from select import select
 from typing import TypeVar
@@ -13,7 +15,7 @@ import pytest
 
 from pcg.errors import InputError
 from unity.support import processes
-from unity.support.processes import WorkBeside
+from unity.support.processes import STOPS, WorkBeside, interrupted_by_stops
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux")
 
@@ -137,3 +139,33 @@ def test_work_may_print_ask_and_begin_processes(capfd: pytest.CaptureFixture[str
             os.close(one)
     print("after")
     assert capfd.readouterr().out == "before, in the fork, after\n"
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    before = [signal.getsignal(sign) for sign in STOPS]
+    yield
+    for sign, handler in zip(STOPS, before, strict=True):
+        signal.signal(sign, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("sign", STOPS)
+def test_a_signal_to_end_interrupts_a_command(sign: signal.Signals) -> None:
+    signal.signal(sign, signal.SIG_DFL)
+    with pytest.raises(KeyboardInterrupt), interrupted_by_stops():
+        signal.raise_signal(sign)
+    assert signal.getsignal(sign) == signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("sign", STOPS)
+def test_a_signal_that_is_ignored_is_still_ignored(sign: signal.Signals) -> None:
+    signal.signal(sign, signal.SIG_IGN)
+    with interrupted_by_stops():
+        signal.raise_signal(sign)
+
+
+def test_a_command_in_a_thread_leaves_signals_alone() -> None:
+    with ThreadPoolExecutor() as threads:
+        threads.submit(lambda: interrupted_by_stops().__enter__()).result()
