@@ -16,7 +16,6 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import current_process
 from multiprocessing.connection import Connection, Pipe
 from typing import Generic, TypeVar
 
@@ -24,8 +23,8 @@ T = TypeVar("T")
 
 RUNNING: set[int] = set()
 """The ids of the forks of this process that it has not ended."""
-_FORKED_FROM: list[int] = []
-"""The id of the process that forked this one, if it is a fork."""
+_FIRST = os.getpid()
+"""The id of the process that imported this module. Its forks have others."""
 _PR_SET_PDEATHSIG = 1
 """From Linux's ``sys/prctl.h``."""
 
@@ -39,18 +38,17 @@ def cores() -> int:
 
 def may_fork() -> bool:
     """Return whether a fork is safe here, and would not wait for this process. A fork lacks all
-    threads but the one that forked, so its work must not need them. A fork does not fork again: its
-    own fork would outlive it if it is killed."""
-    if sys.platform != "linux" or cores() == 1:
-        return False
-    return not (_FORKED_FROM or current_process().daemon)
+    threads but the one that forked, so its work must not need them. A fork does not fork again, as
+    it has company already."""
+    return sys.platform == "linux" and cores() > 1 and os.getpid() == _FIRST
 
 
 class ForkedProcess(Generic[T]):
     """A fork in which ``work`` runs. It has to be ended.
 
-    In a fork, an interrupt at the terminal has no effect, as it reaches all processes there, and
-    the one that forked decides what ends. ``interrupt`` raises KeyboardInterrupt in the work.
+    An interrupt at a terminal, or its end, reaches all processes there. It has no effect in a fork,
+    as the process that forked decides what ends. ``interrupt`` raises KeyboardInterrupt in the
+    work.
     """
 
     def __init__(self, work: Callable[[], T]) -> None:
@@ -92,7 +90,6 @@ class ForkedProcess(Generic[T]):
 
 def _end_with(parent: int) -> None:
     """Let the system end this fork together with the process that forked it."""
-    _FORKED_FROM.append(parent)
     RUNNING.clear()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended in the meantime
@@ -102,7 +99,8 @@ def _end_with(parent: int) -> None:
 def _run(work: Callable[[], object], sender: Connection) -> None:
     """Do the work in a fork, and send its result. Nothing is sent if the work fails, or if its
     result can't be pickled."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for sign in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(sign, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(BaseException):
         result = work()
