@@ -1,6 +1,6 @@
 """Compare the commands of this checkout with those of another one, in pairs.
 
-    python tests/benchmarks/paired.py OTHER [--models dlrm,xdl] [--devices 6-24]
+    python tests/benchmarks/paired.py OTHER [--models dlrm,xdl] [--devices 6-24] [--untimed]
 
 OTHER is another checkout, such as ``git worktree add OTHER COMMIT``. For each model of the paper
 and each machine, both run ``unity.optimize`` as a command, one right after the other. If that of
@@ -8,7 +8,8 @@ this checkout takes longer, it runs again with a budget that lets it take no lon
 how soon it has a plan that is no slower. Times are of whole commands, by the clock, so nothing else
 should run. Each line has the seconds of the commands, the milliseconds of a step of their plans,
 and the ratios of this checkout to the other; then the seconds after which this one had a plan that
-is no slower than the other's.
+is no slower than the other's. With ``--untimed``, both run at the same time, and only steps are
+compared.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from math import inf
 from os import environ
 from pathlib import Path
@@ -106,6 +109,24 @@ def compare(other: Path, models: list[str], devices: range) -> None:
     print(f"of {pairs} pairs, slower: {slower}")
 
 
+def compare_steps(other: Path, models: list[str], devices: range) -> None:
+    """Print the ratio of steps for each model and machine, and then in how many pairs a step is
+    slower than that of the other plan."""
+    ratios: list[float] = []
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(2) as threads:
+        for model, (machine, nodes) in product(models, [*cases(devices)]):
+            given = model, "--machine", machine, "--nodes", str(nodes)
+            ends = [
+                threads.submit(ran, checkout, Path(folder, name), *given)
+                for checkout, name in ((other, "before.json"), (HERE, "now.json"))
+            ]
+            before, now = (end.result().step for end in ends)
+            ratios.append(now / before)
+            text = f"{before * 1e3:.3f} -> {now * 1e3:.3f} ms ({now / before:.3f})"
+            print(f"{model:12} {machine:8} x {nodes:3}: step {text}", flush=True)
+    print(f"of {len(ratios)} pairs, slower: {sum(one > 1 + ROUNDING for one in ratios)}")
+
+
 def _beside(before: Ran, now: Ran) -> str:
     return (
         f"{before.wall:.1f} -> {now.wall:.1f} s ({now.wall / before.wall:.2f}),"
@@ -124,8 +145,11 @@ def main() -> None:
     options.add_argument("other", type=Path)
     options.add_argument("--models", default=",".join(MODELS))
     options.add_argument("--devices", type=_range, default=_range("1-1024"), metavar="LEAST-MOST")
+    options.add_argument("--untimed", action="store_true")
     given = options.parse_args()
-    compare(given.other.resolve(), given.models.split(","), given.devices)
+    (compare_steps if given.untimed else compare)(
+        given.other.resolve(), given.models.split(","), given.devices
+    )
 
 
 if __name__ == "__main__":
