@@ -114,24 +114,26 @@ def compare_steps(other: Path, models: list[str], devices: range) -> None:
     slower than that of the other plan."""
     ratios: list[float] = []
     with TemporaryDirectory() as folder, ThreadPoolExecutor(2) as threads:
-        for model, (machine, nodes) in product(models, [*cases(devices)]):
+        for model, (machine, nodes) in product(models, cases(devices)):
             given = model, "--machine", machine, "--nodes", str(nodes)
             ends = [
                 threads.submit(ran, checkout, Path(folder, name), *given)
                 for checkout, name in ((other, "before.json"), (HERE, "now.json"))
             ]
-            before, now = (end.result().step for end in ends)
-            ratios.append(now / before)
-            text = f"{before * 1e3:.3f} -> {now * 1e3:.3f} ms ({now / before:.3f})"
-            print(f"{model:12} {machine:8} x {nodes:3}: step {text}", flush=True)
+            before, now = (end.result() for end in ends)
+            ratios.append(now.step / before.step)
+            print(f"{model:12} {machine:8} x {nodes:3}: {_steps(before, now)}", flush=True)
     print(f"of {len(ratios)} pairs, slower: {sum(one > 1 + ROUNDING for one in ratios)}")
 
 
 def _beside(before: Ran, now: Ran) -> str:
-    return (
-        f"{before.wall:.1f} -> {now.wall:.1f} s ({now.wall / before.wall:.2f}),"
-        f" step {before.step * 1e3:.3f} -> {now.step * 1e3:.3f} ms ({now.step / before.step:.3f})"
-    )
+    walls = f"{before.wall:.1f} -> {now.wall:.1f} s ({now.wall / before.wall:.2f})"
+    return f"{walls}, {_steps(before, now)}"
+
+
+def _steps(before: Ran, now: Ran) -> str:
+    ratio = now.step / before.step
+    return f"step {before.step * 1e3:.3f} -> {now.step * 1e3:.3f} ms ({ratio:.3f})"
 
 
 def _range(text: str) -> range:
